@@ -1,0 +1,52 @@
+"""Process logs: JSON lines through structlog, one file per process under ``logs/``.
+
+Every line has ts, level, stage, replica, event; request_id and trace_id where they are known. Files are
+opened for appending and written in whole lines, so that a killed process tears none.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from pathlib import Path
+
+import structlog
+
+from telemetry.events import Stage
+
+
+def configure(folder: Path, level: str, stage: Stage, replica: str, incarnation: int) -> None:
+    """Send this process's structlog events, and the standard library's warnings, to its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{replica + '.' if replica else ''}{stage}.jsonl"
+    sink = io.TextIOWrapper(
+        io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w"),
+        encoding="utf-8",
+        errors="backslashreplace",
+        write_through=True,
+    )
+    severity = getattr(logging, level.upper())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(severity),
+        logger_factory=structlog.WriteLoggerFactory(sink),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(stage=str(stage), replica=replica, incarnation=incarnation)
+    logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+class _Forward(logging.Handler):
+    """Libraries log through the standard library; their lines become events of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None
+        )

@@ -1,0 +1,1 @@
+"""From the facts that the stages record to spans, metrics, token log and store."""
