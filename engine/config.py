@@ -165,12 +165,16 @@ def _read_toml(file: str) -> dict[str, Any]:
 
 
 def _convert(values: dict[str, Any], origins: dict[str, str]) -> Config:
-    for name, value in values.items():
+    for setting in settings():
+        if setting.name not in values:
+            continue
+        value, origin = values[setting.name], origins[setting.name]
         try:
-            msgspec.convert({name: value}, Config, strict=False)
+            msgspec.convert({setting.name: value}, Config, strict=False)
         except msgspec.ValidationError as e:
-            reason = str(e).split(" - at ")[0]
-            raise ConfigError(f"{origins[name]}: {value!r} is not a valid value: {reason}") from e
+            where = origin if origin in (setting.flag, setting.variable) else f"{origin}: {setting.name}"
+            reason = f"use one of {', '.join(setting.choices)}" if setting.choices else str(e).split(" - at ")[0]
+            raise ConfigError(f"{where}: {value!r} is not a valid value: {reason}") from e
     return msgspec.convert(values, Config, strict=False)
 
 

@@ -358,22 +358,4 @@ class Stop(Message, frozen=True):
     """Supervisor → child: flush what you have and exit with status 0."""
 
 
-class Command(Message, frozen=True):
-    """Dashboard → supervisor: an operator's action. Answered by CommandResult with the same ``id``."""
-
-    id: str
-    action: str  # "scale", "drain", "restart", "stop"
-    replica: str = ""
-    desired: int = -1
-    who: str = ""
-
-
-class CommandResult(Message, frozen=True):
-    """Supervisor → dashboard."""
-
-    id: str
-    ok: bool
-    message: str
-
-
-ControlMessage = Hello | Ready | Failed | Directory | Drain | Drained | Stop | Command | CommandResult
+ControlMessage = Hello | Ready | Failed | Directory | Drain | Drained | Stop

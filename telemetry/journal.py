@@ -18,7 +18,8 @@ sends the reader to the start.
     writer:  move tail past what will be overwritten → write the frame → move head
     reader:  read head → copy the frame at its cursor → check that tail has not passed the cursor
 
-so a reader takes a frame only if nothing touched it in the meantime, and the checksum says so again.
+so a reader takes a frame only if nothing touched it in the meantime, and the checksum says so again. The
+checksum covers body and sequence number, so that a gap in the numbers is the exact count of what was missed.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class JournalOwner(msgspec.Struct, frozen=True):
 
 def _frame_bytes(body_bytes: int) -> int:
     return (_FRAME.size + body_bytes + 7) & ~7
+
+
+def _checksum(body: bytes, seq: int) -> int:
+    return zlib.crc32(body, seq & 0xFFFFFFFF)
 
 
 class JournalWriter:
@@ -99,7 +104,7 @@ class JournalWriter:
             position = 0
         self._make_room(size)
         at = _RING_AT + position
-        _FRAME.pack_into(self._map, at, len(body), zlib.crc32(body), self._seq)
+        _FRAME.pack_into(self._map, at, len(body), _checksum(body, self._seq), self._seq)
         self._map[at + _FRAME.size : at + _FRAME.size + len(body)] = body
         self._seq += 1
         self._head += size
@@ -134,23 +139,25 @@ def _stride(ring: mmap.mmap, offset: int, capacity: int) -> int:
 class JournalReader:
     """Tails one journal from a cursor. Several readers may read the same file."""
 
-    def __init__(self, path: Path, cursor: int = 0, next_seq: int = 0) -> None:
+    def __init__(self, path: Path, cursor: int = 0, next_seq: int = 0, known_seq: int = 0) -> None:
         """Map the file. Raises FileNotFoundError, or ValueError when it is not (yet) a journal.
 
-        `cursor` and `next_seq` are those of an earlier reader of the same file, to go on where it was.
+        `cursor` and `next_seq` are those of an earlier reader of the same file, to go on where it was. Records
+        below `known_seq` have been read by somebody before: it is no loss when they are missing now.
         """
         with path.open("rb") as f:
             self._map = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
-        if self._map[:8] != _MAGIC:
+        try:
+            self._capacity, self.owner = self._header()
+        except (ValueError, msgspec.MsgspecError, struct.error) as e:
             self._map.close()
-            raise ValueError(f"{path} is not a journal")
+            raise ValueError(f"{path} is not a journal: {e}") from e
         self.path = path
         self.cursor = cursor
         self.next_seq = next_seq
         self.dropped = 0  # records missed: overwritten before they were read, too large, or damaged
-        self._capacity = self._get(_CAPACITY_AT)
-        length = self._get(_OWNER_AT)
-        self.owner = msgspec.json.decode(self._map[_OWNER_AT + 8 : _OWNER_AT + 8 + length], type=JournalOwner)
+        self.damaged = 0  # places where bytes were not what the writer wrote
+        self._known_seq = known_seq
         self._decoder = msgspec.msgpack.Decoder(AnyRecord)
 
     def read(self, limit: int = 10_000) -> Iterator[AnyRecord]:
@@ -162,49 +169,84 @@ class JournalReader:
         head = self._get(_HEAD_AT)
         taken = 0
         while self.cursor < head and taken < limit:
-            frame = self._copy_frame()
-            if frame is None:
+            record = self._take(head)
+            if record is None:
                 continue
             taken += 1
-            yield frame
+            yield record
 
     def unread_bytes(self) -> int:
         """How far the head is ahead of the cursor."""
-        return self._get(_HEAD_AT) - self.cursor
+        return max(0, self._get(_HEAD_AT) - self.cursor)
 
     def close(self) -> None:
         """Unmap."""
         self._map.close()
 
-    def _copy_frame(self) -> AnyRecord | None:
+    def _header(self) -> tuple[int, JournalOwner]:
+        if self._map[:8] != _MAGIC:
+            raise ValueError("no magic number")
+        capacity = self._get(_CAPACITY_AT)
+        if _RING_AT + capacity != len(self._map):
+            raise ValueError(f"capacity {capacity} is not that of the file")
+        length = self._get(_OWNER_AT)
+        return capacity, msgspec.json.decode(self._map[_OWNER_AT + 8 : _OWNER_AT + 8 + length], type=JournalOwner)
+
+    def _take(self, head: int) -> AnyRecord | None:
         """Take the frame at the cursor and move on; None for a filler, an overwritten or a damaged frame."""
         if self._overrun():
             return None
-        position = self.cursor % self._capacity
-        rest = self._capacity - position
+        rest = self._capacity - self.cursor % self._capacity
         if rest < _FRAME.size:
             self.cursor += rest
             return None
-        length, crc, seq = _FRAME.unpack_from(self._map, _RING_AT + position)
-        if length == _FILLER:
-            if not self._overrun():
-                self.cursor += rest
-            return None
-        at = _RING_AT + position + _FRAME.size
-        body = self._map[at : at + length]
+        length, crc, seq, body = self._copy_frame(self.cursor)
         if self._overrun():
             return None
-        self.cursor += _frame_bytes(length)
-        self.dropped += max(0, seq - self.next_seq)
-        self.next_seq = seq + 1
-        if zlib.crc32(body) != crc:
-            self.dropped += 1
+        if length == _FILLER:
+            self.cursor += rest
             return None
+        if body is None or _checksum(body, seq) != crc:
+            self._skip_damage(length, head)
+            return None
+        self.cursor += _frame_bytes(length)
+        self.dropped += max(0, seq - max(self.next_seq, self._known_seq))
+        self.next_seq = seq + 1
+        return self._decode(body)
+
+    def _copy_frame(self, offset: int) -> tuple[int, int, int, bytes | None]:
+        """Length, checksum, sequence number and body; no body where the length cannot be right."""
+        position = offset % self._capacity
+        length, crc, seq = _FRAME.unpack_from(self._map, _RING_AT + position)
+        at = _RING_AT + position + _FRAME.size
+        fits = position + _frame_bytes(length) <= self._capacity
+        return length, crc, seq, self._map[at : at + length] if fits else None
+
+    def _decode(self, body: bytes) -> AnyRecord | None:
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError:
+            self.damaged += 1
             self.dropped += 1
             return None
+
+    def _skip_damage(self, length: int, head: int) -> None:
+        """Step over a damaged frame if a sound one follows it; else its length is damaged too: go to the head.
+
+        How many records were lost is seen from the next sound frame's sequence number.
+        """
+        self.damaged += 1
+        following = self.cursor + _frame_bytes(length)
+        self.cursor = following if self._sound(following, head) else head
+
+    def _sound(self, offset: int, head: int) -> bool:
+        """Whether a frame, a filler, or the end of all is at `offset`."""
+        if offset >= head:
+            return offset == head
+        if self._capacity - offset % self._capacity < _FRAME.size:
+            return True
+        length, crc, seq, body = self._copy_frame(offset)
+        return length == _FILLER or (body is not None and _checksum(body, seq) == crc)
 
     def _overrun(self) -> bool:
         """Whether the writer has overwritten the cursor; if so, jump to the oldest whole frame."""

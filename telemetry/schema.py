@@ -25,6 +25,9 @@ from sqlalchemy import (
 metadata = MetaData()
 
 SCHEMA_VERSION = 1
+STORE_FILE = "vitrine.db"
+TOKEN_FOLDER = "tokens"
+"""Names within the data folder."""
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
 
@@ -90,7 +93,8 @@ requests = Table(
     Column("last_sampled_at", Float),
     Column("finished_at", Float),
     Column("sent_at", Float),
-    # durations; of several sequences the longest
+    # durations; of several sequences those of the one whose last token came last, so that they add up:
+    # tokenize + queue + preempted + prefill + decode + drain + transport + unaccounted = e2e
     Column("ttft_s", Float),
     Column("e2e_s", Float),
     Column("tokenize_s", Float),
@@ -139,7 +143,7 @@ sequences = Table(
     Column("tpot_s", Float),
     Column("waits", JSON),  # [[at_s, reason], …]: each change of the reason for waiting; "" when admitted
     Column("chunks", JSON),  # [[start_at, end_at, tokens, step_id], …]: the prefill chunks
-    Column("log_file", Text),  # token log file and byte offset of this sequence's line
+    Column("log_file", Text),  # token log file (its name within tokens/) and byte offset of this sequence's line
     Column("log_offset", BigInteger),
 )
 """One row per (prompt, choice), written when its request has finished."""
@@ -202,6 +206,14 @@ audit = Table(
     Column("target", String, nullable=False),
     Column("result", Text, nullable=False),
 )
+
+collector_state = Table(
+    "collector_state",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+"""What the telemetry process needs to go on after a crash: counters, and how far the token log is covered."""
 
 cursors = Table(
     "cursors",

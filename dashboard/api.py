@@ -1,0 +1,98 @@
+"""The pages' data as JSON."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dashboard.filters import read_query
+from dashboard.live import health
+from dashboard.pages import overview as overview_page
+from dashboard.pages import replicas as replicas_page
+from dashboard.pages import request as request_page
+from dashboard.pages import requests as requests_page
+from dashboard.verdict import wait_spans
+from dashboard.web import chosen_window, json_error, json_response, site_of
+
+MAX_STEPS = 2000
+_DEFAULT_STEPS_S = 60.0
+
+
+def overview(request: Request) -> Response:
+    """``GET /api/overview?window=``: the overview's values and its charts' points as columns."""
+    site = site_of(request)
+    window = chosen_window(request.query_params)
+    return json_response(
+        {
+            "health": health(site.sources.live),
+            "overview": overview_page.view(site, window),
+            "series": overview_page.points(site, window),
+        }
+    )
+
+
+def requests(request: Request) -> Response:
+    """``GET /api/requests``: a page of the list; ``cursor`` is "" on the last."""
+    found = requests_page.find(site_of(request), read_query(request.query_params))
+    return json_response({"requests": found.rows, "cursor": found.cursor})
+
+
+def request(request: Request) -> Response:
+    """``GET /api/requests/{id}``: the record, its sequences with waits and tokens, and the verdict."""
+    site = site_of(request)
+    view = request_page.view(site, {"id": request.path_params["request_id"]})
+    row = view["request"]
+    return json_response(
+        {
+            "request": row,
+            "why": view["sentence"],
+            "parts": view["parts"],
+            "stages": view["waterfall"].lanes,
+            "sequences": [
+                {
+                    **sequence,
+                    "wait_spans": wait_spans(sequence),
+                    "tokens": request_page.read_tokens(site, row, sequence),
+                }
+                for sequence in view["sequences"]
+            ],
+        }
+    )
+
+
+def steps(request: Request) -> Response:
+    """``GET /api/steps?since=&until=``: engine steps with their plans, in order of time; by default the last minute."""
+    until = _number(request, "until", time.time())
+    since = _number(request, "since", until - _DEFAULT_STEPS_S)
+    with site_of(request).sources.store.reading() as reader:
+        return json_response({"steps": reader.steps(since, until, limit=MAX_STEPS)})
+
+
+def replicas(request: Request) -> Response:
+    """``GET /api/replicas``: replicas and processes as they are now, and what happened."""
+    site = site_of(request)
+    return json_response({"health": health(site.sources.live), **_fields(replicas_page.view(site))})
+
+
+def _fields(view: replicas_page.ReplicasView) -> dict[str, object]:
+    return {name: getattr(view, name) for name in view.__struct_fields__}
+
+
+async def metrics(request: Request) -> Response:
+    """``GET /metrics``: what telemetry answers; 503 while it is away."""
+    answer = await site_of(request).sources.metrics.ask(request.headers.get("accept", ""))
+    if answer is None:
+        return json_error("telemetry is not answering", 503)
+    content_type, body = answer
+    return Response(body, headers={"content-type": content_type})
+
+
+def _number(request: Request, name: str, default: float) -> float:
+    text = request.query_params.get(name, "")
+    try:
+        return float(text) if text else default
+    except ValueError as e:
+        raise HTTPException(400, f"{name} must be seconds since the epoch") from e

@@ -1,0 +1,92 @@
+"""Numbers, times and foreign text as a person reads them. The templates' filters."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from datetime import datetime
+
+NOTHING = "–"
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def duration(seconds: float | None) -> str:
+    """``0.1823`` → ``182 ms``; three significant digits, minutes from 60 s on."""
+    if seconds is None:
+        return NOTHING
+    size = abs(seconds)
+    if size >= 3600:
+        return f"{seconds / 3600:.3g} h"
+    if size >= 60:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
+    if size >= 0.9995:
+        return f"{seconds:.3g} s"
+    if size >= 0.0009995:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{round(seconds * 1e6)} µs" if size else "0 ms"
+
+
+def count(number: float | None) -> str:
+    """``12345`` → ``12,345``; one decimal below ten unless it is whole."""
+    if number is None:
+        return NOTHING
+    if number == int(number) or abs(number) >= 10:
+        return f"{number:,.0f}"
+    return f"{number:.1f}"
+
+
+def percent(ratio: float | None) -> str:
+    """``0.873`` → ``87 %``; one decimal below ten percent."""
+    if ratio is None:
+        return NOTHING
+    value = 100 * ratio
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def size(num_bytes: float | None) -> str:
+    """``1610612736`` → ``1.5 GiB``."""
+    if num_bytes is None:
+        return NOTHING
+    value, unit = float(num_bytes), 0
+    while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.3g} {_BYTE_UNITS[unit]}" if value < 1000 else f"{value:.0f} {_BYTE_UNITS[unit]}"
+
+
+def clock(ts: float | None) -> str:
+    """Time of day, and the date where it is not today's."""
+    if ts is None:
+        return NOTHING
+    today = time.strftime("%Y-%m-%d")
+    day, _, of_day = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ts)).partition(" ")
+    return of_day if day == today else f"{day} {of_day}"
+
+
+def iso(ts: float) -> str:
+    """A time for machines, with milliseconds and zone."""
+    return datetime.fromtimestamp(ts).astimezone().isoformat(timespec="milliseconds")
+
+
+def short(identifier: str | None, length: int = 12) -> str:
+    """The beginning of a hash."""
+    return (identifier or NOTHING)[:length]
+
+
+_SHOWN_AS = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·"}
+
+
+def visible(text: str) -> str:
+    """A token's piece with its white space shown, and what would not show or would reorder the line escaped."""
+    return "".join(_SHOWN_AS.get(c) or _harmless(c) for c in text)
+
+
+def harmless(text: str) -> str:
+    """Text as it is, except for control and direction-changing characters, which are shown as escapes."""
+    return "".join(c if c in "\n\t" else _harmless(c) for c in text)
+
+
+def _harmless(char: str) -> str:
+    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and char != "\u200d":
+        return f"\\u{{{ord(char):x}}}"
+    return char

@@ -1,0 +1,80 @@
+"""The objectives that the overview holds the service to, and how much of their budget is used up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dashboard.formatting import count, duration, percent
+from dashboard.history import Sample
+
+TTFT_P95_S = 1.0
+ITL_P95_S = 0.1
+MAY_MISS = 0.05
+"""Share of the time in which a p95 may lie above its objective."""
+MAX_ERROR_RATE = 0.01
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """One objective. ``burn`` is the share of the budget used: above 1 the objective is missed."""
+
+    name: str
+    term: str
+    value: float | None
+    unit: str  # a formatting filter: duration, percent, count
+    level: str  # good, warn, bad; quiet when there is nothing to judge
+    burn: float | None
+    words: str
+
+
+def tiles(samples: Sequence[Sample], window_words: str) -> list[Tile]:
+    """The objectives over some samples, whose window is called `window_words` in the text."""
+    return [
+        _latency("First token", "TTFT", "ttft_p95_s", TTFT_P95_S, "requests have their first token", samples, window_words),
+        _latency("Between tokens", "ITL", "itl_p95_s", ITL_P95_S, "tokens follow the one before", samples, window_words),
+        _errors(samples, window_words),
+        _throughput(samples),
+    ]
+
+
+def _latency(
+    name: str, term: str, key: str, limit_s: float, what: str, samples: Sequence[Sample], window_words: str
+) -> Tile:
+    known = [value for _, values in samples if (value := values.get(key)) is not None]
+    if not known:
+        words = f"No traffic in the {window_words}. The objective: 95 % within {duration(limit_s)}."
+        return Tile(name, term, None, "duration", "quiet", None, words)
+    missed = sum(value > limit_s for value in known) / len(known)
+    burn = missed / MAY_MISS
+    words = f"95 % of {what} within this. Objective {duration(limit_s)}, kept {percent(1 - missed)} of the {window_words}."
+    return Tile(name, term, known[-1], "duration", _level(burn, known[-1] > limit_s), burn, words)
+
+
+def _errors(samples: Sequence[Sample], window_words: str) -> Tile:
+    finished = sum(values.get("requests_finished") or 0 for _, values in samples)
+    errors = sum(values.get("requests_errors") or 0 for _, values in samples)
+    if not finished:
+        words = f"No request ended in the {window_words}. The objective: at most {percent(MAX_ERROR_RATE)}."
+        return Tile("Errors", "error rate", None, "percent", "quiet", None, words)
+    burn = errors / finished / MAX_ERROR_RATE
+    words = f"{count(errors)} of {count(finished)} requests in the {window_words}. Objective: at most {percent(MAX_ERROR_RATE)}."
+    return Tile("Errors", "error rate", errors / finished, "percent", _level(burn, False), burn, words)
+
+
+def _throughput(samples: Sequence[Sample]) -> Tile:
+    latest = [values for _, values in samples[-5:]]
+    if not latest:
+        return Tile("Output", "tokens out", None, "count", "quiet", None, "Nothing is being generated.")
+    out = sum(values.get("generation_tokens") or 0 for values in latest) / len(latest)
+    tokens_in = sum(values.get("prompt_tokens") or 0 for values in latest) / len(latest)
+    now = latest[-1]
+    running, waiting = count(now.get("running") or 0), count(now.get("waiting") or 0)
+    words = f"{count(tokens_in)} tokens/s read; {running} sequences running, {waiting} waiting."
+    return Tile("Output", "tokens out", out, "count", "quiet", None, words)
+
+
+def _level(burn: float, over_now: bool) -> str:
+    if burn > 1:
+        return "bad"
+    return "warn" if over_now or burn > 0.5 else "good"

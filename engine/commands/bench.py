@@ -1,0 +1,182 @@
+"""``vitrine bench``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import uvloop
+from rich.console import Console
+from rich.text import Text
+
+from engine.bench.client import Client, RequestError, Target
+from engine.bench.load import http_client, measure
+from engine.bench.progress import LiveProgress
+from engine.bench.report import DEFINITIONS, Summary, headline, latency_table, summarize, totals
+from engine.bench.workload import SCENARIOS, Workload
+from engine.commands.errors import CommandFailedError
+from engine.commands.urls import server_url
+
+_DEFAULT = Workload()
+_INTERRUPTED = 130
+_SIZES = {
+    "requests": (1, "Requests to send"),
+    "concurrency": (1, "Requests at once: the next one is sent when one has ended"),
+    "prompt_words": (1, "Random words per prompt, about one token each"),
+    "prompt_tokens": (1, "Tokens per prompt instead: finds out, with two requests, how many words that takes"),
+    "output_tokens": (1, "Tokens to ask for (max_tokens)"),
+    "shared_prefix_words": (0, "Words in front of every prompt, always the same"),
+    "warmup": (0, "Requests that are sent first and not counted"),
+}
+
+
+def _sizes(function: Any) -> Any:
+    """One flag per number of a workload. None means: the scenario's."""
+    for name, (least, text) in reversed(_SIZES.items()):
+        default = getattr(_DEFAULT, name) or ""
+        shown = f"  [default: the scenario's{f', or {default}' if default else ''}]"
+        option = click.option("--" + name.replace("_", "-"), type=click.IntRange(least), metavar="N", help=text + shown)
+        function = option(function)
+    return function
+
+
+@click.command("bench")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    callback=server_url,
+    help="The server, with or without /v1.",
+)
+@click.option("--model", default="", help="Model name  [default: the first of /v1/models]")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    type=click.Choice([*SCENARIOS, "all"]),
+    help="A ready-made workload; several are run one after another. Other flags override its numbers.",
+)
+@_sizes
+@click.option("--chat", is_flag=True, help="Use /v1/chat/completions instead of /v1/completions.")
+@click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Ask for answers of full length.")
+@click.option("--extra-body", default="{}", metavar="JSON", help="Fields to merge into every request.")
+@click.option("--seed", type=int, help="Of the prompts  [default: random, so that no earlier run has warmed a cache]")
+@click.option("--api-key", envvar="VITRINE_API_KEY", default="", help="Bearer token  [env: VITRINE_API_KEY]")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait for the next bytes of an answer.")
+@click.option("--json", "json_file", metavar="FILE", help='Write the numbers as JSON; "-": to standard output.')
+def command(
+    url: str,
+    model: str,
+    scenarios: Sequence[str],
+    chat: bool,
+    ignore_eos: bool,
+    extra_body: str,
+    seed: int | None,
+    api_key: str,
+    timeout: float,
+    json_file: str | None,
+    **sizes: int | None,
+) -> int:
+    """Put load on any OpenAI-compatible server and measure it: TTFT, ITL, TPOT, end-to-end latency, throughput.
+
+    A closed loop of streaming, greedy requests. Ctrl-C ends it and shows what was measured until then.
+    Exit status 1 when a request failed.
+    """
+    target = Target(
+        url=url, model=model, chat=chat, ignore_eos=ignore_eos, extra_body=_object(extra_body), timeout_s=timeout
+    )
+    workloads = _workloads(scenarios, {name: value for name, value in sizes.items() if value is not None})
+    seed = secrets.randbits(32) if seed is None else seed
+    started = time.time()
+    console = Console(stderr=json_file == "-")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            target, summaries = runner.run(_run(target, workloads, seed, api_key, console))
+        except RequestError as e:
+            raise CommandFailedError(f"{target.base}: {e} ({e.kind})") from e
+    if json_file:
+        _write(json_file, {"started_ts": started, "target": target, "seed": seed, "runs": summaries})
+    return _status(summaries)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as e:
+        raise click.BadParameter(f"not valid JSON: {e}", param_hint="--extra-body") from e
+    if not isinstance(value, dict):
+        raise click.BadParameter("must be a JSON object", param_hint="--extra-body")
+    return value
+
+
+def _workloads(scenarios: Sequence[str], sizes: dict[str, int]) -> list[Workload]:
+    names = list(SCENARIOS) if "all" in scenarios else scenarios
+    chosen = [SCENARIOS[name] for name in names] or [_DEFAULT]
+    return [msgspec.structs.replace(workload, **sizes) for workload in chosen]
+
+
+async def _run(
+    target: Target, workloads: list[Workload], seed: int, api_key: str, console: Console
+) -> tuple[Target, list[Summary]]:
+    """Run one workload after another; returns the target, its model filled in, and the numbers."""
+    stop = _stop_on_interrupt()
+    summaries: list[Summary] = []
+    async with http_client(target, max(w.concurrency for w in workloads), api_key) as http:
+        with LiveProgress(Console(stderr=True)) as progress:
+            if not target.model:
+                target = msgspec.structs.replace(target, model=await Client(target, http).first_model())
+            client = Client(target, http, progress.on_events)
+            for workload in workloads:
+                progress.begin(workload)
+                summaries.append(summarize(await measure(client, workload, seed, stop, progress.on_result)))
+                if stop.is_set():
+                    break
+    for summary in summaries:
+        _show(summary, console)
+    return target, summaries
+
+
+def _stop_on_interrupt() -> asyncio.Event:
+    """An event that the first Ctrl-C sets; the second ends the program at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stop
+
+
+def _show(summary: Summary, console: Console) -> None:
+    console.print(Text(headline(summary), style="bold"))
+    console.print(latency_table(summary))
+    for line in totals(summary):
+        console.print(Text(line))
+    console.print()
+
+
+def _write(file: str, report: dict[str, Any]) -> None:
+    text = msgspec.json.format(msgspec.json.encode(report | {"definitions": DEFINITIONS}), indent=2)
+    if file == "-":
+        click.echo(text)
+        return
+    try:
+        Path(file).write_bytes(text + b"\n")
+    except OSError as e:
+        raise CommandFailedError(f"cannot write {file}: {e.strerror}") from e
+
+
+def _status(summaries: list[Summary]) -> int:
+    if any(summary.interrupted for summary in summaries):
+        return _INTERRUPTED
+    return 1 if any(summary.failed for summary in summaries) else 0

@@ -1,0 +1,59 @@
+"""Tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 200
+
+
+def console() -> Console:
+    """Standard output; wide where it is no terminal, so that nothing is cut for the next program."""
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """Indented JSON."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[str] = ()) -> None:
+    """A table; cells are text, never markup. Columns in `right` are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    console().print(table)
+
+
+def seconds(value: float | None) -> str:
+    """A duration to three digits: ``412 µs``, ``18.3 ms``, ``2.41 s``; ``–`` for none."""
+    if value is None:
+        return "–"
+    scale, unit = (1, "s") if abs(value) >= 1 else (1e3, "ms") if abs(value) >= 1e-3 else (1e6, "µs")
+    scaled = value * scale
+    decimals = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
+    return f"{scaled:.{decimals}f} {unit}"
+
+
+def clock(timestamp: float) -> str:
+    """Local time of day of a wall-clock timestamp."""
+    return datetime.fromtimestamp(timestamp).strftime("%H:%M:%S")
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units: ``98.4 MB``."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,1 @@
+"""The detokenizer stage: ids to text increments, stop strings."""

@@ -1,0 +1,130 @@
+"""Delivery: writes the answer of one request, whole or as a stream, and ends the request.
+
+The terminal is journaled before the last byte is written. Errors keep their HTTP status as long as nothing was
+written, which is why a stream's headers wait for the first increment; later ones become an event of the stream
+(``data: {"error": …}``, then ``data: [DONE]``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from engine.gateway.errors import ApiError, internal_error
+from engine.gateway.exchange import Exchange
+from engine.gateway.generation_request import GenerationRequest
+from engine.gateway.requests import SLOW_READER, RequestState
+from engine.gateway.responses import DONE, ResponseWriter
+
+SLOW_AFTER_S = 30.0
+"""A write may be held up for this long while much is pending, …"""
+STUCK_AFTER_S = 300.0
+"""… and for this long in any case: the reader is aborted then."""
+MUCH_PENDING_TOKENS = 10_000
+MUCH_PENDING_CHARS = 1 << 20
+ENDED_GRACE_S = 1.0
+"""How long a write that is held up may outlast the end of its request."""
+
+_STREAM_HEADERS = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-cache"),
+    ("x-accel-buffering", "no"),
+)
+
+
+class Delivery:
+    """The writer of one response. `run` is called once."""
+
+    def __init__(self, exchange: Exchange, state: RequestState) -> None:
+        self._exchange = exchange
+        self._state = state
+        self._task: asyncio.Task[None] | None = None
+        self._blocked_since: float | None = None
+
+    async def run(self, request: GenerationRequest | None, writer: ResponseWriter | None) -> None:
+        """Deliver. Without a request and a writer the state is already over: it was refused.
+
+        Cancelling ends the request, too: with what its state says, or as an error.
+        """
+        self._task = asyncio.current_task()
+        try:
+            await self._deliver(request, writer)
+        except asyncio.CancelledError:
+            if not self._state.over:
+                raise
+            self._exchange.drop_connection()
+        except Exception:
+            self._state.fail(internal_error())
+            raise
+        finally:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """The terminal, where the response was not written to its end."""
+        if self._state.finished:
+            return
+        if not self._state.over:
+            self._state.fail(internal_error("the response broke off"))
+        self._state.finish(self._exchange.status)
+
+    async def _deliver(self, request: GenerationRequest | None, writer: ResponseWriter | None) -> None:
+        await self._state.wait()
+        self._exchange.first_increment_ns = self._state.first_increment_ns
+        if self._state.failure is not None:
+            await self._refuse(self._state.failure)
+        elif self._state.abort_reason or request is None or writer is None:
+            self._state.finish(0)
+        elif request.stream:
+            await self._stream(request, writer)
+        else:
+            await self._answer(request, writer)
+
+    async def _refuse(self, error: ApiError) -> None:
+        self._state.finish(error.status)
+        await self._exchange.respond(error.status, error.body(), error.headers.items())
+
+    async def _answer(self, request: GenerationRequest, writer: ResponseWriter) -> None:
+        body = writer.whole(self._state.take(), request.return_token_ids)
+        self._state.finish(200)
+        await self._exchange.respond(200, body)
+
+    async def _stream(self, request: GenerationRequest, writer: ResponseWriter) -> None:
+        self._state.committed = True
+        await self._exchange.start(200, _STREAM_HEADERS)
+        while True:
+            pieces = self._state.take()
+            events = writer.events(pieces, request.return_token_ids, request.include_usage)
+            if self._state.over:
+                break
+            await self._write(events, last=False)
+            await self._state.wait()
+        self._state.finish(200)
+        if not self._state.abort_reason:
+            await self._write(events + self._tail(request, writer), last=True)
+
+    def _tail(self, request: GenerationRequest, writer: ResponseWriter) -> bytes:
+        if self._state.failure is not None:
+            return b"data: " + self._state.failure.body() + b"\n\n" + DONE
+        return (writer.usage_event() if request.include_usage else b"") + DONE
+
+    # --- slow readers
+
+    async def _write(self, events: bytes, last: bool) -> None:
+        self._blocked_since = time.monotonic()
+        await self._exchange.write(events, last)
+        self._blocked_since = None
+
+    def check(self, now_s: float) -> None:
+        """Called now and then (`now_s` is monotonic): end the delivery when its reader holds it up for too long."""
+        if self._blocked_since is None or self._task is None:
+            return
+        if now_s - self._blocked_since > self._patience_s():
+            self._state.abort(SLOW_READER)
+            self._task.cancel()
+
+    def _patience_s(self) -> float:
+        state = self._state
+        if state.failure is not None or state.abort_reason:
+            return ENDED_GRACE_S
+        much = state.pending_tokens > MUCH_PENDING_TOKENS or state.pending_chars > MUCH_PENDING_CHARS
+        return SLOW_AFTER_S if much else STUCK_AFTER_S

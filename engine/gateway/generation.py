@@ -1,0 +1,130 @@
+"""``POST /v1/completions`` and ``POST /v1/chat/completions``: one request from its first byte to its last.
+
+Everything that becomes of a request, refusals included, is journaled::
+
+    RequestReceived ─ RequestRouted (per attempt) ─ FirstIncrement ─ RequestFinished ─ last byte ─ ResponseSent
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from engine.gateway.delivery import Delivery
+from engine.gateway.errors import ApiError, ClientGoneError, internal_error
+from engine.gateway.exchange import Exchange
+from engine.gateway.generation_request import GenerationRequest
+from engine.gateway.prompts import ContextLimit
+from engine.gateway.requests import CLIENT_GONE, RequestState
+from engine.gateway.responses import ResponseShape, ResponseWriter
+from engine.gateway.service import Service
+from telemetry.events import RequestReceived, ResponseSent
+
+LARGE_BODY_BYTES = 256 << 10
+"""Bodies longer than this are checked in a thread, so that the event loop goes on."""
+
+ReadBody = Callable[[bytes, ContextLimit], GenerationRequest]
+
+
+class GenerationEndpoint:
+    """ASGI app of one endpoint."""
+
+    def __init__(self, service: Service, path: str, read: ReadBody, shape: ResponseShape) -> None:
+        self._service = service
+        self._path = path
+        self._read_body = read
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange: Exchange = scope["exchange"]
+        state = RequestState(exchange.request_id, self._service.journal)
+        delivery = Delivery(exchange, state)
+        self._service.enter(state, delivery)
+        try:
+            await self._run(exchange, state, delivery)
+        finally:
+            self._service.engine.leave(state)
+            self._service.leave(state)
+            self._service.journal.append(ResponseSent(exchange.request_id, time.monotonic_ns(), exchange.body_bytes))
+
+    async def _run(self, exchange: Exchange, state: RequestState, delivery: Delivery) -> None:
+        request = await self._read(exchange, state)
+        self._service.journal.append(self._received(exchange, request))
+        if request is None:
+            await delivery.run(None, None)
+            return
+        self._submit(exchange, state, request)
+        async with _watching(exchange, state):
+            await delivery.run(request, self._writer(exchange, request))
+
+    async def _read(self, exchange: Exchange, state: RequestState) -> GenerationRequest | None:
+        """The checked request, or None and the state says why not."""
+        try:
+            self._service.admit(exchange)
+            body = await exchange.read_json_body(self._service.config.max_body_bytes)
+            if len(body) > LARGE_BODY_BYTES:
+                return await asyncio.to_thread(self._read_body, body, self._service.limit)
+            return self._read_body(body, self._service.limit)
+        except ApiError as error:
+            state.fail(error)
+        except ClientGoneError:
+            state.abort(CLIENT_GONE)
+        except Exception:
+            structlog.get_logger().exception("a request could not be read", request_id=exchange.request_id)
+            state.fail(internal_error())
+        return None
+
+    def _submit(self, exchange: Exchange, state: RequestState, request: GenerationRequest) -> None:
+        state.expect(request.num_sequences, request.stream)
+        if state.over:  # the server shut down while the body came in
+            return
+        engine = self._service.engine
+        try:
+            self._service.check_model(request.model)
+            tokens = request.estimated_tokens(self._service.limit.tokens)
+            engine.submit(state, request.submit(exchange.request_id, engine.gateway), tokens, request.num_sequences)
+        except ApiError as error:
+            state.fail(error)
+
+    def _writer(self, exchange: Exchange, request: GenerationRequest) -> ResponseWriter:
+        response_id = self._shape.id_prefix + exchange.request_id.removeprefix("req-")
+        created = exchange.wall_ns // 1_000_000_000
+        return ResponseWriter(self._shape, response_id, created, self._service.model, request.n)
+
+    def _received(self, exchange: Exchange, request: GenerationRequest | None) -> RequestReceived:
+        return RequestReceived(
+            request_id=exchange.request_id,
+            at_ns=exchange.received_ns,
+            wall_ns=exchange.wall_ns,
+            endpoint=self._path,
+            model=request.model if request else "",
+            stream=request.stream if request else False,
+            num_sequences=request.num_sequences if request else 0,
+            client_request_id=exchange.client_request_id,
+            trace_id=exchange.trace.trace_id,
+            parent_span_id=exchange.trace.parent_span_id,
+            trace_flags=exchange.trace.flags,
+            tracestate=exchange.trace.state,
+            params=request.given if request else {},
+        )
+
+
+@contextlib.asynccontextmanager
+async def _watching(exchange: Exchange, state: RequestState) -> AsyncIterator[None]:
+    """Meanwhile, notice when the client leaves."""
+
+    async def watch() -> None:
+        await exchange.wait_for_disconnect()
+        state.abort(CLIENT_GONE)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()

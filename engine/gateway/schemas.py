@@ -1,0 +1,210 @@
+"""Bodies of requests, as clients may send them.
+
+Types are strict ("5", true and 1.5 are no integers, NaN and Infinity no numbers) and unknown fields are refused.
+A field that OpenAI's or vLLM's API has and this server does not support is accepted with the value that changes
+nothing (`only`) and refused with any other: nothing is accepted and ignored. null always means "not given".
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from engine.gateway.errors import ApiError, bad_request
+
+MAX_CHOICES = 16
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1000
+MAX_STOP_TOKEN_IDS = 128
+MAX_NAME_CHARS = 256
+MAX_USER_CHARS = 1000
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_TOKEN_ID = 2**31 - 1
+
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+Count = Annotated[int, Meta(ge=1, le=INT64_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
+
+Body = TypeVar("Body", bound="StrictBody")
+
+
+def only(*neutral: object) -> Meta:
+    """Marks a field that is accepted with these values (and null) alone, since they change nothing."""
+    return Meta(extra={"only": neutral})
+
+
+class StrictBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of all bodies."""
+
+
+class StreamOptions(StrictBody, kw_only=True):
+    """How to stream."""
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(StrictBody, kw_only=True):
+    """What completions and chat completions have in common."""
+
+    model: Name
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)] | None = None
+    seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    user: Annotated[str, Meta(max_length=MAX_USER_CHARS)] | None = None
+
+    presence_penalty: Annotated[float | None, only(0.0)] = None
+    frequency_penalty: Annotated[float | None, only(0.0)] = None
+    repetition_penalty: Annotated[float | None, only(1.0)] = None
+    length_penalty: Annotated[float | None, only(1.0)] = None
+    min_p: Annotated[float | None, only(0.0)] = None
+    min_tokens: Annotated[int | None, only(0)] = None
+    priority: Annotated[int | None, only(0)] = None
+    echo: Annotated[bool | None, only(False)] = None
+    use_beam_search: Annotated[bool | None, only(False)] = None
+    spaces_between_special_tokens: Annotated[bool | None, only(True)] = None
+    best_of: int | None = None  # neutral when it equals n
+    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    prompt_logprobs: Annotated[Any, only()] = None
+    truncate_prompt_tokens: Annotated[Any, only()] = None
+    allowed_token_ids: Annotated[Any, only()] = None
+    bad_words: Annotated[Any, only([])] = None
+    response_format: Annotated[Any, only({"type": "text"})] = None
+    metadata: Annotated[Any, only({})] = None
+    store: Annotated[bool | None, only(False)] = None
+
+
+class CompletionBody(GenerationBody, kw_only=True):
+    """``POST /v1/completions``."""
+
+    prompt: Any = None  # text, texts, ids or lists of ids: see engine.gateway.prompts
+    suffix: Annotated[Any, only()] = None
+    logprobs: Annotated[int | bool | None, only(False)] = None
+    add_special_tokens: Annotated[bool | None, only(True)] = None
+
+
+class Turn(StrictBody, kw_only=True):
+    """One message of a chat. Of ``tool_calls`` only the presence counts: templates here render text."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: Name | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: Annotated[Any, only()] = None
+    audio: Annotated[Any, only()] = None
+    function_call: Annotated[Any, only()] = None
+    annotations: Annotated[Any, only([])] = None
+
+
+class ChatBody(GenerationBody, kw_only=True):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Turn], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: Annotated[bool | None, only(False)] = None
+    top_logprobs: Annotated[int | None, only(0)] = None
+    tools: Annotated[Any, only([])] = None
+    tool_choice: Annotated[Any, only("none", "auto")] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    parallel_tool_calls: Annotated[bool | None, only(True, False)] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    service_tier: Annotated[Any, only("auto", "default")] = None
+    add_generation_prompt: Annotated[bool | None, only(True)] = None
+    continue_final_message: Annotated[bool | None, only(False)] = None
+    add_special_tokens: Annotated[bool | None, only(False)] = None
+    chat_template: Annotated[Any, only()] = None
+    chat_template_kwargs: Annotated[Any, only({})] = None
+
+
+class TokenizeBody(StrictBody, kw_only=True):
+    """``POST /tokenize``: a text or a chat."""
+
+    model: Name | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Turn], Meta(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: Annotated[bool | None, only(True)] = None
+    continue_final_message: Annotated[bool | None, only(False)] = None
+    chat_template: Annotated[Any, only()] = None
+    chat_template_kwargs: Annotated[Any, only({})] = None
+    tools: Annotated[Any, only([])] = None
+
+
+class DetokenizeBody(StrictBody, kw_only=True):
+    """``POST /detokenize``."""
+
+    model: Name | None = None
+    tokens: list[TokenId]
+
+
+def decode(body: bytes, kind: type[Body]) -> Body:
+    """Decode and check a body. Raises ApiError 400 naming the field."""
+    try:
+        decoded = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as e:
+        raise invalid(str(e)) from None
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise bad_request(f"the body is not valid JSON: {e}", code="invalid_json") from None
+    check_neutral(decoded)
+    return decoded
+
+
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
+
+
+def invalid(complaint: str, base: str = "") -> ApiError:
+    """A complaint of msgspec as a 400; `base` is the field that was looked at, where not the whole body."""
+    located = _AT.fullmatch(complaint)
+    reason, path = located.groups() if located else (complaint, "")
+    path = base + path
+    field = _FIELD.fullmatch(reason)
+    if field is None:
+        return bad_request(f"{path}: {reason}" if path else reason, path or None, "invalid_value")
+    param = f"{path}.{field[2]}" if path else field[2]
+    if field[1] == "missing required":
+        return bad_request(f"{param}: this field is required", param, "missing_required_parameter")
+    return bad_request(f"{param}: there is no such field, or it is not supported", param, "unknown_parameter")
+
+
+@cache
+def _neutral_values(kind: type[StrictBody]) -> list[tuple[str, tuple[object, ...]]]:
+    """Fields of a body that are marked with `only`, and their neutral values."""
+    found = []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for mark in get_args(hint)[1:]:
+            if isinstance(mark, Meta) and mark.extra and "only" in mark.extra:
+                found.append((name, mark.extra["only"]))
+    return found
+
+
+def check_neutral(body: StrictBody, base: str = "") -> None:
+    """Raise ApiError 400 when a field that is not supported asks for something."""
+    for name, neutral in _neutral_values(type(body)):
+        value = getattr(body, name)
+        if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
+            accepted = ", ".join(["null", *(msgspec.json.encode(n).decode() for n in neutral)])
+            raise bad_request(
+                f"{base}{name}: this server does not support it (accepted: {accepted})",
+                base + name,
+                "unsupported_parameter",
+            )

@@ -1,0 +1,76 @@
+"""What everybody needs to know about a model without loading it: its sizes and limits.
+
+Read from config.json and generation_config.json of a Hugging Face folder.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.config import Config
+
+DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+
+
+class ModelShape(msgspec.Struct, frozen=True):
+    """Sizes and limits of a decoder-only model."""
+
+    architecture: str  # "LlamaForCausalLM"
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ModelShape:
+        """Read a folder. Raises OSError, KeyError or ValueError when it does not hold a known configuration."""
+        config = json.loads((folder / "config.json").read_text())
+        heads = config["num_attention_heads"]
+        return cls(
+            architecture=config["architectures"][0],
+            num_layers=config["num_hidden_layers"],
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            num_heads=heads,
+            num_kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            vocab_size=config["vocab_size"],
+            max_positions=config["max_position_embeddings"],
+            eos_token_ids=_eos(folder, config),
+        )
+
+    def kv_bytes_per_token(self, dtype: str) -> int:
+        """Keys and values of one token over all layers, in bytes."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
+
+    def max_model_len(self, config: Config) -> int:
+        """Longest context in tokens under this configuration."""
+        return min(config.max_model_len or self.max_positions, self.max_positions)
+
+    def num_kv_blocks(self, config: Config) -> int:
+        """Blocks in the KV pool under this configuration."""
+        per_block = self.kv_bytes_per_token(config.dtype) * config.block_size
+        return config.kv_blocks or max(1, config.kv_cache_bytes // per_block)
+
+    def longest_sequence(self, config: Config) -> int:
+        """Most tokens (prompt and answer) that one sequence can ever have: by context and by pool."""
+        return min(self.max_model_len(config), self.num_kv_blocks(config) * config.block_size)
+
+
+def _eos(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """End-of-sequence ids: generation_config.json has the last word."""
+    generation = folder / "generation_config.json"
+    value = json.loads(generation.read_text()).get("eos_token_id") if generation.exists() else None
+    value = config.get("eos_token_id") if value is None else value
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)

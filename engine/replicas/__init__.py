@@ -1,0 +1,1 @@
+"""The supervisor: starts every process, watches it, restarts it, drains and stops it."""

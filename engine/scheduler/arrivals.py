@@ -1,0 +1,68 @@
+"""From a tokenized request to sequences, or to a refusal."""
+
+from __future__ import annotations
+
+import secrets
+
+from engine.messages import Enqueue, Refused, SequenceSpec
+from engine.scheduler.limits import Limits
+from engine.scheduler.sequence import Sequence
+
+SEED_BITS = 63
+
+
+class Arrivals:
+    """Numbers sequences, draws seeds, and refuses what could never run."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._eos = frozenset(limits.eos_token_ids)
+        self._next_seq_id = 0
+
+    def refusal(self, message: Enqueue) -> Refused | None:
+        """Why a request can never run, for the client; None when it can.
+
+        The tokenizer has checked all this; a request that could not be admitted would hold up the queue
+        for ever, so nothing is taken on trust.
+        """
+        longest = max(map(len, message.prompts), default=0)
+        shortest = min(map(len, message.prompts), default=0)
+        if not shortest:
+            return _refused(message, "The prompt is empty: there is nothing to continue from.", None)
+        if longest >= self._limits.longest_sequence:
+            return _refused(
+                message,
+                f"The prompt has {longest} tokens, but prompt and answer together can have at most "
+                f"{self._limits.longest_sequence}.",
+                "context_length_exceeded",
+            )
+        return None
+
+    def sequences(self, message: Enqueue) -> list[Sequence]:
+        """The sequences of a request that was not refused."""
+        params = message.params
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
+        return [self._sequence(message, spec, stop_ids) for spec in message.sequences]
+
+    def _sequence(self, message: Enqueue, spec: SequenceSpec, stop_ids: frozenset[int]) -> Sequence:
+        prompt = message.prompts[spec.prompt]
+        limit = self._limits.longest_sequence
+        if message.params.max_tokens is not None:
+            limit = min(limit, len(prompt) + message.params.max_tokens)
+        self._next_seq_id += 1
+        return Sequence(
+            seq_id=self._next_seq_id,
+            request_id=message.request_id,
+            gateway=message.gateway,
+            index=spec.index,
+            prompt_index=spec.prompt,
+            prompt=prompt,
+            params=message.params,
+            seed=secrets.randbits(SEED_BITS) if spec.seed is None else spec.seed,
+            stop_ids=stop_ids,
+            tokens_limit=limit,
+        )
+
+
+def _refused(message: Enqueue, text: str, code: str | None) -> Refused:
+    return Refused(message.request_id, message.gateway, 400, "invalid_request_error", text, param="prompt", code=code)

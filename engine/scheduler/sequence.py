@@ -1,0 +1,197 @@
+"""A sequence as the scheduler sees it, and the table of all sequences that are not over.
+
+There are no phases: computed tokens chase known tokens, and a row of a step closes part of the gap::
+
+    tokens    ├────────── prompt ──────────┼──── sampled ────┤
+    computed  ├─ cached ─┼─ row ─┼─ row ───┼─ row ┼ row ┼ …  ↑ remaining
+    blocks    ├──────┼──────┼──────┼──────┼──────┼──────┤
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from engine.messages import SamplingParams, SequenceEnd, SequenceStart, SlotStart
+from telemetry.events import FinishReason, SequenceEnded, SequenceQueued, WaitReason
+
+NO_SLOT = -1
+
+
+class Sequence:
+    """Counts and blocks of one (prompt, choice). Token ids are kept to be computed again after a preemption."""
+
+    __slots__ = (
+        "_block_contents",
+        "blocks",
+        "cache_entry",
+        "cached_blocks",
+        "cached_tokens",
+        "capacity",
+        "computed",
+        "finish_reason",
+        "gateway",
+        "index",
+        "num_prompt",
+        "params",
+        "preemptions",
+        "prompt_index",
+        "request_id",
+        "riding",
+        "seed",
+        "seq_id",
+        "slot",
+        "stop_ids",
+        "tokens",
+        "tokens_limit",
+        "wait_reason",
+    )
+
+    def __init__(
+        self,
+        *,
+        seq_id: int,
+        request_id: str,
+        gateway: int,
+        index: int,
+        prompt_index: int,
+        prompt: list[int],
+        params: SamplingParams,
+        seed: int,
+        stop_ids: frozenset[int],
+        tokens_limit: int,
+    ) -> None:
+        """`tokens_limit` counts prompt and answer: with that many tokens the sequence ends by length."""
+        self.seq_id = seq_id
+        self.request_id = request_id
+        self.gateway = gateway
+        self.index = index
+        self.prompt_index = prompt_index
+        self.params = params
+        self.seed = seed
+        self.stop_ids = stop_ids
+        self.tokens_limit = tokens_limit
+        self.num_prompt = len(prompt)
+        self.tokens = list(prompt)
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.capacity = 0  # tokens that fit in `blocks`
+        self.cached_tokens = 0  # of the prompt, found in the prefix cache at the first admission
+        self.cached_blocks = 0  # full blocks of this sequence that the prefix cache knows
+        self.cache_entry = 0  # the prefix cache's number for the last of them
+        self.slot = NO_SLOT
+        self.preemptions = 0
+        self.wait_reason: WaitReason | None = None
+        self.riding = False  # has a row in the step that runs now
+        self.finish_reason: FinishReason | None = None
+        self._block_contents: list[bytes] = []
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens that are not computed yet."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the token sampled last is left to compute."""
+        return self.computed >= self.num_prompt and len(self.tokens) - self.computed == 1
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.tokens) - self.num_prompt
+
+    def finish_after(self, token: int) -> FinishReason | None:
+        """Why the sequence ends with `token`, its newest one; None when it goes on."""
+        if token in self.stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.tokens) >= self.tokens_limit else None
+
+    def block_contents(self, block_size: int, count: int) -> list[bytes]:
+        """Token ids of the first `count` full blocks, as bytes; each block is packed once."""
+        contents = self._block_contents
+        for start in range(len(contents) * block_size, count * block_size, block_size):
+            contents.append(array("i", self.tokens[start : start + block_size]).tobytes())
+        return contents[:count]
+
+    def forget_blocks(self) -> list[int]:
+        """Back to nothing computed; returns the blocks, which are the caller's to release."""
+        blocks, self.blocks = self.blocks, []
+        self.computed = self.capacity = self.cached_blocks = self.cache_entry = 0
+        return blocks
+
+    def slot_start(self) -> SlotStart:
+        """What the runner must know before the first row in a slot."""
+        params = self.params
+        return SlotStart(self.slot, params.temperature, params.top_p, params.top_k, self.seed)
+
+    def start_message(self) -> SequenceStart:
+        """What the detokenizer must know before the first token."""
+        return SequenceStart(
+            self.seq_id,
+            self.request_id,
+            self.gateway,
+            self.index,
+            self.tokens[: self.num_prompt],
+            self.cached_tokens,
+            self.params,
+        )
+
+    def end_message(self, reason: FinishReason) -> SequenceEnd:
+        """The end of a sequence that gets no last token."""
+        return SequenceEnd(self.seq_id, self.request_id, self.gateway, self.index, reason)
+
+    def queued_record(self, at_ns: int) -> SequenceQueued:
+        """The journal's record of its arrival."""
+        max_tokens = self.tokens_limit - self.num_prompt
+        return SequenceQueued(
+            self.request_id,
+            self.index,
+            self.prompt_index,
+            self.seq_id,
+            at_ns,
+            self.num_prompt,
+            max_tokens,
+            self.seed,
+        )
+
+    def ended_record(self, at_ns: int, reason: FinishReason) -> SequenceEnded:
+        """The journal's record of its end."""
+        return SequenceEnded(
+            self.seq_id, at_ns, reason, self.output_tokens, self.cached_tokens, self.preemptions, error=""
+        )
+
+
+class SequenceTable:
+    """Every sequence that is not over, by its number and by its request."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Sequence] = {}
+        self._by_request: dict[str, list[Sequence]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, sequence: Sequence) -> None:
+        """Enter a new sequence."""
+        self._by_id[sequence.seq_id] = sequence
+        self._by_request.setdefault(sequence.request_id, []).append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence. Raises KeyError when it is not here, so nothing can end twice."""
+        del self._by_id[sequence.seq_id]
+        siblings = self._by_request[sequence.request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._by_request[sequence.request_id]
+
+    def get(self, seq_id: int) -> Sequence | None:
+        """The sequence with this number, if it is not over."""
+        return self._by_id.get(seq_id)
+
+    def of_request(self, request_id: str) -> list[Sequence]:
+        """The sequences of a request that are not over."""
+        return list(self._by_request.get(request_id, ()))
+
+    def of_gateways_up_to(self, incarnation: int) -> list[Sequence]:
+        """The sequences that gateways up to this incarnation asked for."""
+        return [sequence for sequence in self._by_id.values() if sequence.gateway <= incarnation]

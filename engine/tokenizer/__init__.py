@@ -1,0 +1,1 @@
+"""The tokenizer stage: chat template, text to ids, checks of length and vocabulary."""

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.commands.output import seconds, size
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0.0, "0.00 µs"),
+        (0.000412, "412 µs"),
+        (0.0183, "18.3 ms"),
+        (0.00183, "1.83 ms"),
+        (2.413, "2.41 s"),
+        (123.4, "123 s"),
+        (-0.002, "-2.00 ms"),
+    ],
+)
+def test_seconds(value, shown):
+    assert seconds(value) == shown
+
+
+@given(st.floats(1e-6, 1e5))
+def test_seconds_are_true_to_one_percent(value):
+    number, unit = seconds(value).split()
+    assert float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit] == pytest.approx(value, rel=0.01)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (999, "999 B"), (92_871_040, "92.9 MB"), (2e9, "2.0 GB")])
+def test_size(count, shown):
+    assert size(int(count)) == shown

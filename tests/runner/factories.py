@@ -1,0 +1,135 @@
+"""Tiny models, and a driver that plans steps like a scheduler would, one explicit choice at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine.config import Config
+from engine.messages import SlotStart, StepPlan
+from engine.runner.model_runner import ModelRunner
+
+VOCAB_SIZE = 320
+
+
+def llama_config(**overrides) -> LlamaConfig:
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.2,  # the default makes logits so flat that any two implementations would agree
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return LlamaConfig(**{**sizes, **overrides})
+
+
+def save_model(folder: Path, *, seed: int = 0, **overrides) -> LlamaForCausalLM:
+    """Make a random Llama, save it, and return it as the reference."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(llama_config(**overrides)).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def make_config(**overrides) -> Config:
+    settings = {"dtype": "float32", "kv_blocks": 128, "block_size": 4, "max_num_seqs": 8, "device": "cpu"}
+    return Config(**{**settings, **overrides})
+
+
+def make_runner(folder: Path, **overrides) -> ModelRunner:
+    return ModelRunner(folder, make_config(**overrides))
+
+
+@dataclass
+class Sequence:
+    slot: int
+    ids: list[int]
+    num_prompt: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    started: bool = False
+
+    @property
+    def output(self) -> list[int]:
+        return self.ids[self.num_prompt :]
+
+
+class Driver:
+    """Plans steps for a runner. Block ids are handed out in the order of `free_blocks`."""
+
+    def __init__(self, runner: ModelRunner, block_size: int, free_blocks: list[int]) -> None:
+        self.runner = runner
+        self.block_size = block_size
+        self.free_blocks = list(free_blocks)
+        self.next_slot = 0
+        self.step_id = 0
+
+    def add(self, prompt: list[int], **params) -> Sequence:
+        sequence = Sequence(self.next_slot, list(prompt), len(prompt), **params)
+        self.next_slot += 1
+        return sequence
+
+    def share_prefix(self, source: Sequence, target: Sequence, num_blocks: int) -> None:
+        target.blocks = source.blocks[:num_blocks]
+        target.computed = num_blocks * self.block_size
+
+    def step(self, rows: list[tuple[Sequence, int]], *, by_reference: bool = False) -> list[int]:
+        """One step that computes the given number of tokens per sequence; grows `ids` by what was sampled."""
+        starting = [
+            SlotStart(s.slot, temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, seed=s.seed)
+            for s, _ in rows
+            if not s.started
+        ]
+        new_blocks = [self._grow(s, n) for s, n in rows]
+        ids = [
+            -1 if by_reference and at >= s.num_prompt else s.ids[at]
+            for s, n in rows
+            for at in range(s.computed, s.computed + n)
+        ]
+        plan = StepPlan(
+            step_id=self.step_id,
+            predicted_ns=0,
+            starting=starting,
+            slots=[s.slot for s, _ in rows],
+            starts=[s.computed for s, _ in rows],
+            num_tokens=[n for _, n in rows],
+            samples=[s.computed + n == len(s.ids) for s, n in rows],
+            new_blocks=new_blocks,
+            token_ids=ids,
+        )
+        self.step_id += 1
+        sampled = self.runner.execute(plan).sampled
+        for (s, n), token in zip(rows, sampled, strict=True):
+            s.computed += n
+            s.started = True
+            if token >= 0:
+                s.ids.append(token)
+        return sampled
+
+    def generate(self, sequences: list[Sequence], max_tokens: int, chunk: int, **how) -> list[list[int]]:
+        """Run all of them together to the end, prompts in chunks; sequence i joins at step i."""
+        turn = 0
+        while any(len(s.output) < max_tokens for s in sequences):
+            here = [s for s in sequences[: turn + 1] if len(s.output) < max_tokens]
+            self.step([(s, min(chunk, len(s.ids) - s.computed)) for s in here], **how)
+            turn += 1
+        return [s.output for s in sequences]
+
+    def _grow(self, sequence: Sequence, num_tokens: int) -> list[int]:
+        num_known = len(sequence.blocks) if sequence.started else 0
+        needed = -(-(sequence.computed + num_tokens) // self.block_size)
+        while len(sequence.blocks) < needed:
+            sequence.blocks.append(self.free_blocks.pop(0))
+        return sequence.blocks[num_known:]
