@@ -9,7 +9,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -25,8 +24,11 @@ from dashboard.store import StoreAwayError
 from dashboard.web import STATIC, Site, json_error, site_of
 
 
-def create_app(sources: Sources, hub: Hub) -> Starlette:
-    """The application over `sources`; its lifespan runs `hub`."""
+def create_app(sources: Sources, hub: Hub) -> Guard:
+    """The application over `sources`; its lifespan runs `hub`.
+
+    The guard is outside of Starlette's own error handling, so that no answer goes without its headers.
+    """
     sessions = Sessions(sources.config.operator_token)
 
     @contextlib.asynccontextmanager
@@ -39,14 +41,13 @@ def create_app(sources: Sources, hub: Hub) -> Starlette:
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Guard, hosts=HostCheck(sources.config.host, sources.machine), sessions=sessions)],
         exception_handlers={HTTPException: _http_error, StoreAwayError: _store_away, 500: _failure},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     app.state.site = Site(sources, hub)
     app.state.sessions = sessions
-    return app
+    return Guard(app, HostCheck(sources.config.host, sources.machine), sessions)
 
 
 def _routes() -> list[Any]:
@@ -90,7 +91,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if _wants_json(request):
         return json_error(error.detail, error.status_code)
-    response = site_of(request).page(request, "error.html", error.status_code, status=error.status_code, detail=error.detail)
+    response = site_of(request).page(request, "error.html", error.status_code, detail=error.detail)
     response.headers.update(error.headers or {})
     return response
 
@@ -98,10 +99,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _store_away(request: Request, _: Exception) -> Response:
     if _wants_json(request):
         return json_error("the store is not there (yet): telemetry has written nothing, or is switched off", 503)
-    return site_of(request).page(request, "error.html", 503, status=503, detail="The store cannot be read")
+    return site_of(request).page(request, "error.html", 503, detail="The store cannot be read")
 
 
 async def _failure(request: Request, _: Exception) -> Response:
     if _wants_json(request):
         return json_error("internal error; see the dashboard's log", 500)
-    return site_of(request).page(request, "error.html", 500, status=500, detail="Something went wrong here")
+    return site_of(request).page(request, "error.html", 500, detail="Something went wrong here")

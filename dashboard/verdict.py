@@ -136,14 +136,18 @@ def longest_wait_reason(sequences: Sequence[Row]) -> str | None:
     for sequence in sequences:
         for start, end, reason in wait_spans(sequence):
             spent[reason] += end - start
+    spent.pop("preempted", None)
     return max(spent, key=lambda reason: spent[reason]) if spent else None
 
 
 def wait_spans(sequence: Row) -> list[tuple[float, float, str]]:
-    """(start, end, reason) of each wait, in seconds since the request was received."""
+    """(start, end, reason) of each wait, in seconds since the request was received.
+
+    A wait that nothing ended (the request was aborted in the queue) has no length.
+    """
     changes = [(at, reason) for at, reason in sequence["waits"] or []]
-    ends = [at for at, _ in changes[1:]] + [sequence["scheduled_at"] or (changes[-1][0] if changes else 0.0)]
-    return [(at, max(at, end), reason) for (at, reason), end in zip(changes, ends, strict=True) if reason]
+    closed = zip(changes, [*changes[1:], changes[-1]] if changes else [], strict=True)
+    return [(at, end, reason) for (at, reason), (end, _) in closed if reason]
 
 
 def _join(phrases: list[str]) -> str:

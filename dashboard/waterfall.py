@@ -125,15 +125,15 @@ def _sequence_lanes(scale: _Scale, sequence: Row, now_s: float, numbered: bool) 
 
 
 def _queue(scale: _Scale, sequence: Row, now_s: float) -> Lane | None:
+    """The time in the queue, the reasons for waiting over it, and the waits after a preemption."""
     start = sequence["enqueued_at"]
     if start is None:
         return None
-    end = sequence["scheduled_at"] or sequence["last_sampled_at"] or now_s
+    end = sequence["scheduled_at"] or now_s
     waits = wait_spans(sequence)
-    bars = [scale.bar(start, end, "fill scheduler", "queue")] if not waits else []
+    bars = [scale.bar(start, end, "fill scheduler light", "queue")]
     bars += [scale.bar(a, b, _wait_css(reason), f"waiting {REASONS.get(reason, '')}") for a, b, reason in waits]
-    waited = sum(b - a for a, b, _ in waits) if waits else end - start
-    return Lane("queue", "scheduler", bars, waited)
+    return Lane("queue", "scheduler", bars, end - start + sum(b - a for a, b, _ in waits if a >= end))
 
 
 def _wait_css(reason: str) -> str:

@@ -63,19 +63,25 @@ class Site:
             "asset": asset,
             "definitions": DEFINITIONS,
             "link": link,
-            "json": lambda value: msgspec.json.encode(value).decode(),
+            "json": _compact_json,
             "now": time.time,
             "site": self,
         }
 
-    def render(self, template: str, **context: Any) -> str:
+    def render(self, template: str, /, **context: Any) -> str:
         """A template as text."""
         return self._templates.get_template(template).render(context)
 
-    def page(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    def page(self, request: Request, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
         """A whole page. ``live`` in the context is the query of its event stream."""
         window = chosen_window(request.query_params)
-        shell = {"path": request.url.path, "window": window, "health": health(self.sources.live), "live": ""}
+        shell = {
+            "path": request.url.path,
+            "window": window,
+            "health": health(self.sources.live),
+            "live": "",
+            "status": status,
+        }
         return HTMLResponse(self.render(template, **{**shell, **context}), status_code=status)
 
     def shell_events(self) -> Events:
@@ -118,3 +124,7 @@ def asset(name: str) -> str:
     """URL of a static file, with its hash, so that browsers may keep it for ever."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
+
+
+def _compact_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import click
 
+from engine.commands.plain import plain
+
 _COMMANDS = {
     "serve": "Run the whole system: API, engine, telemetry and dashboard.",
     "config": "Show every setting, its value and where it came from.",
@@ -69,7 +71,7 @@ def _one_line(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         message = f"{message.rstrip('.')}; see {error.ctx.command_path} --help"
-    return message
+    return plain(message)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from engine.config import Config
 from engine.model_store import PlainProgress, resolve_model
-from engine.run_folder import ModelFiles
+from engine.process import ProcessContext
+from engine.run_folder import ModelFiles, RunFolder, RunInfo, inbox_address
+from engine.transport import Inbox
+from telemetry.events import Stage
+from telemetry.journal import JournalReader
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It isn't far, is it?  No!",
@@ -92,6 +97,37 @@ TINY_CONFIG = {
     "tie_word_embeddings": True,
     "eos_token_id": 1,
 }
+
+
+class StageRun:
+    """A run folder for one stage of r0, driven in the test's own process, with the inboxes of its neighbours."""
+
+    def __init__(self, tmp_path: Path, stage: Stage, model: ModelFiles, **settings: object) -> None:
+        sockets = tmp_path / "s"
+        sockets.mkdir()
+        folder = RunFolder(tmp_path / "run")
+        config = Config(data_dir=str(tmp_path / "data"), **settings)  # type: ignore[arg-type]
+        folder.create(RunInfo("run", "", "host", config, model, str(sockets), os.getpid()))
+        self.context = ProcessContext(folder, stage, "r0", 1)
+        self.gateway = Inbox(self.context.zmq, inbox_address(str(sockets), Stage.GATEWAY, "", 1))
+        self.scheduler = Inbox(self.context.zmq, inbox_address(str(sockets), Stage.SCHEDULER, "r0", 1))
+        self._journal = folder.journals / f"r0.1.{stage}.journal"
+
+    def receive(self, inbox: Inbox, count: int = 1) -> list:
+        """The next `count` messages."""
+        messages: list = []
+        while len(messages) < count:
+            assert inbox.socket.poll(5000), f"only {messages} arrived"
+            messages += inbox.take()
+        return messages
+
+    def records(self) -> list:
+        """What has been journaled after ProcessStarted."""
+        return list(JournalReader(self._journal).read())[1:]
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self.context.zmq.destroy(linger=0)
 
 
 def write_tokenizer_folder(folder: Path, tokenizer: Tokenizer, chat_template: str | None = None) -> ModelFiles:

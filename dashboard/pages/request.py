@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from dashboard.hub import Events
 from dashboard.store import incarnation
+from dashboard.gaps import gap_chart
 from dashboard.tokens import SequenceTokens, read_line
 from dashboard.verdict import parts, sentence, wait_spans
 from dashboard.waterfall import draw
@@ -66,12 +67,14 @@ def view(site: Site, params: Mapping[str, str]) -> dict[str, Any]:
         sequences = reader.get_sequences(row["request_id"])
     number = min(_whole(params.get("sequence", "")), max(0, len(sequences) - 1))
     chosen = sequences[number] if sequences else None
+    tokens = read_tokens(site, row, chosen) if chosen else None
     return {
         **_summary(row, sequences),
         "sequences": sequences,
         "sequence": chosen,
         "waits": [(s["idx"], *wait) for s in sequences for wait in wait_spans(s)],
-        "tokens": read_tokens(site, row, chosen) if chosen else None,
+        "tokens": tokens,
+        "gaps": gap_chart(tokens.output) if tokens else None,
         "first": _whole(params.get("from", "")),
         "shown": TOKENS_SHOWN,
     }

@@ -49,12 +49,12 @@ SCENARIOS = {
 
 
 class Prompts:
-    """The prompts of one run; the same seed gives the same prompts, another seed shares no prefix with them."""
+    """The prompts of one run; the same seed and name give the same prompts, others share no prefix with them."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._words = workload.prompt_words
-        self._seed = seed
-        self.prefix = words(workload.shared_prefix_words, f"{seed} prefix")
+        self._seed = f"{seed} {workload.name}"
+        self.prefix = words(workload.shared_prefix_words, f"{self._seed} prefix")
 
     def prompt(self, index: int | str) -> str:
         """The prompt of one request."""

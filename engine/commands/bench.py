@@ -23,6 +23,7 @@ from engine.bench.progress import LiveProgress
 from engine.bench.report import DEFINITIONS, Summary, headline, latency_table, summarize, totals
 from engine.bench.workload import SCENARIOS, Workload
 from engine.commands.errors import CommandFailedError
+from engine.commands.plain import plain
 from engine.commands.urls import server_url
 
 _DEFAULT = Workload()
@@ -119,7 +120,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _workloads(scenarios: Sequence[str], sizes: dict[str, int]) -> list[Workload]:
     names = list(SCENARIOS) if "all" in scenarios else scenarios
-    chosen = [SCENARIOS[name] for name in names] or [_DEFAULT]
+    chosen = [SCENARIOS[name] for name in dict.fromkeys(names)] or [_DEFAULT]
     return [msgspec.structs.replace(workload, **sizes) for workload in chosen]
 
 
@@ -161,7 +162,7 @@ def _show(summary: Summary, console: Console) -> None:
     console.print(Text(headline(summary), style="bold"))
     console.print(latency_table(summary))
     for line in totals(summary):
-        console.print(Text(line))
+        console.print(Text(plain(line)))
     console.print()
 
 

@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from engine.commands.output import clock, console, print_table, seconds
+from engine.commands.plain import plain
 from engine.commands.waterfall import STAGE_STYLES, draw, lanes
 
 Row = Mapping[str, Any]
@@ -34,11 +35,14 @@ def state_of(request: Row) -> Text:
 
 
 def _headline(request: Row) -> Text:
-    line = Text.assemble((request["request_id"], "bold"), "  ", state_of(request), f"  {request['endpoint']}")
-    line.append(f"  {request['model']} on {request['replica'] or 'no replica'} at {clock(request['received_ts'])}\n")
+    line = Text.assemble((request["request_id"], "bold"), "  ", state_of(request), f"  {request['endpoint']}  ")
+    line.append(
+        f"{plain(request['model'])} on {request['replica'] or 'no replica'} at {clock(request['received_ts'])}\n"
+    )
     line.append(f"trace {request['trace_id']}\n", style="dim")
     if request["error_message"]:
-        line.append(f"{request['http_status']} {request['error_type']}: {request['error_message']}\n", style="red")
+        error = f"{request['http_status']} {request['error_type']}: {request['error_message']}"
+        line.append(plain(error) + "\n", style="red")
     return line
 
 
@@ -52,7 +56,7 @@ def _print_parts(parts: Sequence[Row], total_s: float | None) -> None:
     """The parts of the request's duration, which add up to it."""
     if not parts or total_s is None:
         return
-    rows = [
+    rows: list[list[str | Text]] = [
         [Text(part["name"], style=STAGE_STYLES[part["name"]]), seconds(part["seconds"]), f"{part['share']:.1%}"]
         for part in parts
     ]
@@ -69,7 +73,7 @@ def _print_tokens(sequence: Row) -> None:
     if sequence["tokens"] is None:
         return
     tokens = sequence["tokens"]["output"]
-    rows = [
+    rows: list[list[str | Text]] = [
         [
             str(token["index"]),
             str(token["id"]),

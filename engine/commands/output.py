@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from engine.commands.plain import plain
+
 _PIPE_WIDTH = 200
 
 
@@ -27,12 +29,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[str] = ()) -> None:
-    """A table; cells are text, never markup. Columns in `right` are numbers."""
+    """A table; cells are plain text, never markup or control characters. Columns in `right` are numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in row))
     console().print(table)
 
 

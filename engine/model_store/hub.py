@@ -13,7 +13,7 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 def is_hub_id(name: str) -> bool:
     """Whether `name` looks like ``owner/model``."""
-    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
 
 
 def fetch_from_hub(name: str, progress: Progress) -> Path:

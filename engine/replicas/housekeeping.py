@@ -33,7 +33,8 @@ class StartError(Exception):
 def listen(host: str, port: int, flag: str) -> socket.socket:
     """A bound, listening socket. Raises StartError, naming the flag to change."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sees TCP and turns Nagle's algorithm off: a token must not wait for an ACK.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

@@ -14,7 +14,7 @@ from pathlib import Path
 from engine import logs
 from engine.config import Config
 from engine.model_shape import ModelShape
-from engine.model_store import ModelError, resolve_model
+from engine.model_store import ModelError, progress_on_stderr, resolve_model
 from engine.process import ProcessContext
 from engine.replicas import housekeeping
 from engine.replicas.housekeeping import StartError
@@ -46,7 +46,7 @@ def _serve(config: Config, out: Terminal, cleanup: ExitStack) -> int:
     data = config.data_path
     cleanup.enter_context(housekeeping.lock_data_folder(data))
     logs.configure(data / "logs", config.log_level, Stage.SUPERVISOR, "", 1)
-    model = resolve_model(config.model, config.dtype, config.cache_path, out.step)
+    model = resolve_model(config.model, config.dtype, config.cache_path, progress_on_stderr())
     shape = _shape(model)
     out.headline(config.served_model_name or model.name, config)
     housekeeping.remove_leftover_sockets(data)

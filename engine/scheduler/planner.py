@@ -37,7 +37,7 @@ class Planner:
         return step
 
     def _plan_decodes(self, step: Step) -> None:
-        """Oldest first. Who is admitted has a token in the same step, so the budget covers all who decode."""
+        """Oldest first. Each of them had a row in the step before, so the budget covers them all."""
         running = self._running.sequences
         i = 0
         while i < len(running):  # it may get shorter: preemption takes from the end

@@ -87,6 +87,7 @@ class FakeServer:
         # asyncio switches Nagle's delay off only for sockets that say that they are TCP.
         with socket.socket(proto=socket.IPPROTO_TCP) as listener:
             listener.bind(("127.0.0.1", 0))
+            listener.listen()
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             with contextlib.suppress(asyncio.CancelledError):
                 serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -10,10 +10,14 @@ def test_the_same_seed_gives_the_same_prompts():
     assert Prompts(workload, 7).prompt(3) == Prompts(workload, 7).prompt(3)
 
 
-def test_prompts_differ_by_request_and_by_seed():
-    workload = Workload(prompt_words=20)
-    prompts = {Prompts(workload, seed).prompt(index) for seed in range(3) for index in range(10)}
-    assert len(prompts) == 30
+def test_prompts_differ_from_the_start_by_request_seed_and_scenario():
+    beginnings = {
+        Prompts(Workload(name=name, prompt_words=length), seed).prompt(index)[:40]
+        for seed in range(3)
+        for name, length in (("short", 20), ("long", 30))
+        for index in range(10)
+    }
+    assert len(beginnings) == 60
 
 
 def test_prompts_have_the_shared_prefix_and_words_of_their_own():

@@ -31,7 +31,7 @@ class FakeDashboard:
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802: the library's name
+            def do_GET(self) -> None:
                 url = urlsplit(self.path)
                 fake.queries.append(parse_qs(url.query))
                 fake.authorization = self.headers["authorization"]
@@ -107,13 +107,17 @@ def test_a_long_answer_is_cut_and_says_so(vitrine, dashboard):
 def test_a_refused_request_shows_its_error_and_no_stage(vitrine, dashboard):
     nothing = dict.fromkeys(name for name in make_request() if name.endswith("_at"))
     refused = make_request(
-        **nothing, finish_reason="error", http_status=400, error_type="invalid_value", error_message="n: [too] big"
+        **nothing,
+        finish_reason="error",
+        http_status=400,
+        error_type="invalid_value",
+        error_message="n: [too]\x1b[2J big",
     )
     answer = make_answer(refused) | {"parts": []}
     dashboard.answers["/api/requests/req-1"] = (200, answer)
     status, out, _ = vitrine("requests", "req-1", "--url", dashboard.url)
     assert status == 0
-    assert "400 invalid_value: n: [too] big" in out
+    assert r"400 invalid_value: n: [too]\x1b[2J big" in out
 
 
 def test_without_a_token_log_there_are_no_tokens(vitrine, dashboard):

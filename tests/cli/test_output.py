@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.commands.output import seconds, size
+from engine.commands.plain import plain
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,12 @@ def test_seconds_are_true_to_one_percent(value):
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (999, "999 B"), (92_871_040, "92.9 MB"), (2e9, "2.0 GB")])
 def test_size(count, shown):
     assert size(int(count)) == shown
+
+
+@given(st.text())
+def test_foreign_text_cannot_control_the_terminal(text):
+    assert plain(text).isprintable()
+
+
+def test_printable_text_stays_as_it_is():
+    assert plain("Grüße, 世界 – [b]") == "Grüße, 世界 – [b]"

@@ -26,7 +26,7 @@ def test_a_request_shows_as_far_as_it_got():
 
 def test_bars_lie_where_their_time_is():
     lines = draw([Lane("a", "queue", 0.0, 0.5, 0.5), Lane("b", "decode", 0.5, 1.0, 0.5)], 1.0, width=10)
-    assert [line.plain for line in lines] == ["a  █████          500 ms", "b       █████     500 ms"]
+    assert [line.plain for line in lines] == ["a  █████         500 ms", "b       █████    500 ms"]
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.floats(0, 2)), max_size=8), st.floats(0, 2), st.integers(1, 80))

@@ -1,0 +1,13 @@
+"""OpenTelemetry's GenAI semantic conventions, as far as Vitrine uses them (spans and metrics)."""
+
+from __future__ import annotations
+
+PROVIDER = "vitrine"
+_OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
+OPERATIONS = tuple(_OPERATIONS.values())
+ENDPOINTS = tuple(_OPERATIONS)
+
+
+def operation_name(endpoint: str) -> str:
+    """``gen_ai.operation.name`` of a route."""
+    return _OPERATIONS.get(endpoint, "other")
