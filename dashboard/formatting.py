@@ -7,6 +7,7 @@ import unicodedata
 from datetime import datetime
 
 NOTHING = "–"
+_NBSP = "\u00a0"  # keeps a number and its unit on one line
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -16,15 +17,15 @@ def duration(seconds: float | None) -> str:
         return NOTHING
     size = abs(seconds)
     if size >= 3600:
-        return f"{seconds / 3600:.3g} h"
+        return f"{seconds / 3600:.3g}{_NBSP}h"
     if size >= 60:
         minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
+        return f"{minutes}{_NBSP}min{_NBSP}{rest}{_NBSP}s"
     if size >= 0.9995:
-        return f"{seconds:.3g} s"
+        return f"{seconds:.3g}{_NBSP}s"
     if size >= 0.0009995:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{round(seconds * 1e6)} µs" if size else "0 ms"
+        return f"{seconds * 1e3:.3g}{_NBSP}ms"
+    return f"{round(seconds * 1e6)}{_NBSP}µs" if size else f"0{_NBSP}ms"
 
 
 def count(number: float | None) -> str:
@@ -41,7 +42,7 @@ def percent(ratio: float | None) -> str:
     if ratio is None:
         return NOTHING
     value = 100 * ratio
-    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+    return f"{value:.1f}{_NBSP}%" if 0 < value < 9.95 else f"{value:.0f}{_NBSP}%"
 
 
 def size(num_bytes: float | None) -> str:
@@ -51,7 +52,8 @@ def size(num_bytes: float | None) -> str:
     value, unit = float(num_bytes), 0
     while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    return f"{value:.3g} {_BYTE_UNITS[unit]}" if value < 1000 else f"{value:.0f} {_BYTE_UNITS[unit]}"
+    digits = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return f"{digits}{_NBSP}{_BYTE_UNITS[unit]}"
 
 
 def clock(ts: float | None) -> str:

@@ -187,7 +187,7 @@ def _load(page: GaugeReader, now_ns: int) -> Load:
 class Health(msgspec.Struct, frozen=True):
     """One word about the system, and why."""
 
-    level: str  # good, warn, bad, quiet
+    level: str  # good, warn, bad, idle
     word: str
     reason: str
 
@@ -196,7 +196,7 @@ def health(live: Live) -> Health:
     """What the pill in the header says. The worst thing wins."""
     directory = live.directory
     if directory is None:
-        return Health("quiet", "Connecting", "waiting for the supervisor")
+        return Health("idle", "Connecting", "waiting for the supervisor")
     snapshot = live.snapshot()
     return (
         _gateway_trouble(directory)

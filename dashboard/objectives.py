@@ -23,7 +23,7 @@ class Tile(msgspec.Struct, frozen=True):
     term: str
     value: float | None
     unit: str  # a formatting filter: duration, percent, count
-    level: str  # good, warn, bad; quiet when there is nothing to judge
+    level: str  # good, warn, bad; idle when there is nothing to judge
     burn: float | None
     words: str
 
@@ -44,7 +44,7 @@ def _latency(
     known = [value for _, values in samples if (value := values.get(key)) is not None]
     if not known:
         words = f"No traffic in the {window_words}. The objective: 95 % within {duration(limit_s)}."
-        return Tile(name, term, None, "duration", "quiet", None, words)
+        return Tile(name, term, None, "duration", "idle", None, words)
     missed = sum(value > limit_s for value in known) / len(known)
     burn = missed / MAY_MISS
     words = f"95 % of {what} within this. Objective {duration(limit_s)}, kept {percent(1 - missed)} of the {window_words}."
@@ -56,7 +56,7 @@ def _errors(samples: Sequence[Sample], window_words: str) -> Tile:
     errors = sum(values.get("requests_errors") or 0 for _, values in samples)
     if not finished:
         words = f"No request ended in the {window_words}. The objective: at most {percent(MAX_ERROR_RATE)}."
-        return Tile("Errors", "error rate", None, "percent", "quiet", None, words)
+        return Tile("Errors", "error rate", None, "percent", "idle", None, words)
     burn = errors / finished / MAX_ERROR_RATE
     words = f"{count(errors)} of {count(finished)} requests in the {window_words}. Objective: at most {percent(MAX_ERROR_RATE)}."
     return Tile("Errors", "error rate", errors / finished, "percent", _level(burn, False), burn, words)
@@ -65,13 +65,13 @@ def _errors(samples: Sequence[Sample], window_words: str) -> Tile:
 def _throughput(samples: Sequence[Sample]) -> Tile:
     latest = [values for _, values in samples[-5:]]
     if not latest:
-        return Tile("Output", "tokens out", None, "count", "quiet", None, "Nothing is being generated.")
+        return Tile("Output", "tokens out", None, "count", "idle", None, "Nothing is being generated.")
     out = sum(values.get("generation_tokens") or 0 for values in latest) / len(latest)
     tokens_in = sum(values.get("prompt_tokens") or 0 for values in latest) / len(latest)
     now = latest[-1]
     running, waiting = count(now.get("running") or 0), count(now.get("waiting") or 0)
     words = f"{count(tokens_in)} tokens/s read; {running} sequences running, {waiting} waiting."
-    return Tile("Output", "tokens out", out, "count", "quiet", None, words)
+    return Tile("Output", "tokens out", out, "count", "idle", None, words)
 
 
 def _level(burn: float, over_now: bool) -> str:

@@ -56,8 +56,8 @@ def _latency(chart_id: str, title: str, term: str, note: str) -> Chart:
 
 
 CHARTS = (
-    _latency("ttft", "Time to first token", "TTFT", "of requests that ended in the 10 s before"),
-    _latency("itl", "Inter-token latency", "ITL", "of tokens sampled in the 10 s before"),
+    _latency("ttft", "Time to first token", "TTFT", "last 10 s"),
+    _latency("itl", "Inter-token latency", "ITL", "last 10 s"),
     Chart(
         "tokens",
         "Tokens per second",
@@ -75,9 +75,9 @@ CHARTS = (
         "count",
         (
             Line("running", "running", "s1", "running", "running", _max),
-            Line("waiting_kv_blocks", "waits: KV blocks", "s3", "kv_blocks", "waiting_kv_blocks", _max),
-            Line("waiting_token_budget", "waits: token budget", "s4", "token_budget", "waiting_token_budget", _max),
-            Line("waiting_max_running", "waits: max running", "s2", "max_running", "waiting_max_running", _max),
+            Line("waiting_kv_blocks", "KV blocks", "s3", "kv_blocks", "waiting_kv_blocks", _max),
+            Line("waiting_token_budget", "token budget", "s4", "token_budget", "waiting_token_budget", _max),
+            Line("waiting_max_running", "max running", "s2", "max_running", "waiting_max_running", _max),
             Line("waiting_preempted", "preempted", "s5", "preempted", "waiting_preempted", _max),
         ),
         stacked=True,

@@ -20,7 +20,7 @@ REASONS = {
 }
 """A WaitReason in words, as it follows “waiting”."""
 
-_MENTIONED_FROM = 0.15
+_MENTIONED_FROM = 0.1
 _UNACCOUNTED_SHOWN_FROM = 0.02
 
 

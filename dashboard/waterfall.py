@@ -110,7 +110,8 @@ def _drain(scale: _Scale, request: Row) -> list[Lane]:
     start, end = request["last_sampled_at"], request["sent_at"]
     if start is None or end is None:
         return []
-    return [Lane("drain", "gateway", [scale.bar(start, end, "fill gateway", "last token to last byte")], end - start)]
+    bar = scale.bar(start, end, "fill gateway", "last token to last byte")
+    return [Lane("drain", "gateway", [bar], request["drain_s"])]
 
 
 def _sequence_lanes(scale: _Scale, sequence: Row, now_s: float, numbered: bool) -> list[Lane]:
@@ -157,8 +158,9 @@ def _decode(scale: _Scale, sequence: Row, now_s: float) -> Lane | None:
         return None
     end = sequence["last_sampled_at"] or now_s
     pauses = [(a, b) for a, b, reason in wait_spans(sequence) if reason == "preempted"]
-    bars = [scale.bar(a, b, "fill runner light", "decode") for a, b in _without(start, end, pauses)]
-    return Lane("decode", "runner", bars, end - start)
+    stretches = _without(start, end, pauses)
+    bars = [scale.bar(a, b, "fill runner light", "decode") for a, b in stretches]
+    return Lane("decode", "runner", bars, sum(b - a for a, b in stretches))
 
 
 def _without(start: float, end: float, pauses: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -182,6 +184,6 @@ def _detokenize(scale: _Scale, sequence: Row) -> Lane | None:
 def _ticks(total_s: float) -> list[Tick]:
     """Four to eight marks at round times."""
     step = 10 ** math.floor(math.log10(total_s / 4))
-    step *= next(factor for factor in (1, 2, 2.5, 5, 10) if total_s / (step * factor) <= 6)
+    step *= next(factor for factor in (1, 2, 2.5, 5, 10) if total_s / (step * factor) <= 8)
     marks = range(int(total_s / step) + 1)
     return [Tick(round(100 * i * step / total_s, 3), duration(i * step)) for i in marks if i * step <= total_s * 0.93]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 PROVIDER = "vitrine"
-_OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
+__RESPONSE_PREFIXES = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}
+OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
+_RESPONSE_PREFIXES = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}
 OPERATIONS = tuple(_OPERATIONS.values())
 ENDPOINTS = tuple(_OPERATIONS)
 
@@ -11,3 +13,8 @@ ENDPOINTS = tuple(_OPERATIONS)
 def operation_name(endpoint: str) -> str:
     """``gen_ai.operation.name`` of a route."""
     return _OPERATIONS.get(endpoint, "other")
+
+
+def response_id(endpoint: str, request_id: str) -> str:
+    """The ``id`` that the API's answer carries."""
+    return _RESPONSE_PREFIXES.get(endpoint, "") + request_id.removeprefix("req-")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from telemetry.events import ProcessDied, ReplicaInfo
+from telemetry.events import ProcessDied
 from telemetry.facts import RequestFacts, SequenceFacts, StepFacts
 from telemetry.genai import PROVIDER, operation_name
 from telemetry.metric_table import BY_NAME, FACTS, Kind, Metric
@@ -81,9 +81,8 @@ class Metrics:
         self._error_type = BoundedLabel()
         self._endpoint = BoundedLabel()
 
-    def add_replica(self, replica: str, info: ReplicaInfo) -> None:
-        """A replica is ready: its series begin, with 0."""
-        self._common["model"] = self._common["gen_ai_request_model"] = info.model
+    def add_replica(self, replica: str) -> None:
+        """There is a replica: its series begin, with 0."""
         for metric in FACTS:
             own = metric.initial if metric.labels else ((),)
             for values in own:

@@ -22,7 +22,7 @@ LEVELS = {
     ReplicaState.STARTING: "warn",
     ReplicaState.DRAINING: "warn",
     ReplicaState.UNHEALTHY: "bad",
-    ReplicaState.STOPPED: "quiet",
+    ReplicaState.STOPPED: "idle",
 }
 
 

@@ -52,7 +52,7 @@
 
   function axis(format) {
     const base = { stroke: colour("--ink-3"), font: `11px ${colour("--sans")}`, grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
-    const clock = (ts) => new Date(ts * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: seconds <= 300 ? "2-digit" : undefined });
+    const clock = (ts) => new Date(ts * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
     return [
       { ...base, space: 70, size: 26, grid: { show: false }, values: (_, marks) => marks.map(clock) },
       { ...base, space: 34, size: 54, values: (_, marks) => marks.map((v) => (v === null ? "" : format(v))) },
@@ -69,7 +69,7 @@
       box.hidden = i === null || i === undefined || chart.cursor.left < 0;
       if (box.hidden) return;
       const values = lines(plot).map((line) => [line.label, columns[line.key][i]]).filter(([, v]) => v !== null);
-      box.textContent = `${new Date(columns.ts[i] * 1000).toLocaleTimeString()}  ${values.map(([label, v]) => `${label} ${format(v)}`).join("  ")}`;
+      box.textContent = `${new Date(columns.ts[i] * 1000).toLocaleTimeString([], { hour12: false })}  ${values.map(([label, v]) => `${label} ${format(v)}`).join("  ")}`;
     };
   }
 

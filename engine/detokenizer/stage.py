@@ -19,8 +19,8 @@ from engine.messages import (
     StopHit,
 )
 from engine.process import ProcessContext, SyncStage
-from engine.tokenizer.vocabulary import load_tokenizer
 from engine.transport import Outbox
+from engine.vocabulary import load_tokenizer
 from telemetry.events import SequenceDetokenized, Stage
 from telemetry.gauges import Gauge
 

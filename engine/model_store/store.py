@@ -45,19 +45,10 @@ def resolve_model(name: str, dtype: str, cache: Path, progress: Progress) -> Mod
     `name` is a known name, a Hugging Face folder, a GGUF file or a Hub id, tried in that order; `dtype` is the
     number format of the copy made from a GGUF file (a folder's weights stay as they are).
     """
-    if name in KNOWN_MODELS:
-        return _resolve_known(KNOWN_MODELS[name], dtype, cache, progress)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _resolve_folder(path, path.resolve().name, cache, progress)
-    if path.is_file():
-        return _resolve_gguf(path, dtype, cache, progress)
-    if is_hub_id(name):
-        return _resolve_folder(fetch_from_hub(name, progress), name.split("/")[-1], cache, progress)
-    raise ModelError(
-        f"there is no model {name!r}: give a Hugging Face folder, a GGUF file, a Hub id (owner/model), "
-        f"or one of {', '.join(KNOWN_MODELS)}"
-    )
+    try:
+        return _resolve(name, dtype, cache, progress)
+    except OSError as e:
+        raise ModelError(f"cannot prepare {name}: {e.strerror or e} ({e.filename or cache})") from e
 
 
 def list_models(cache: Path) -> list[ModelStatus]:
@@ -76,6 +67,22 @@ def show_model(name: str, dtype: str, cache: Path, progress: Progress) -> ModelD
         shape=ModelShape.from_folder(folder),
         dtype=_stored_dtype(folder),
         file_bytes={file.name: file.stat().st_size for file in sorted(folder.iterdir()) if file.is_file()},
+    )
+
+
+def _resolve(name: str, dtype: str, cache: Path, progress: Progress) -> ModelFiles:
+    if name in KNOWN_MODELS:
+        return _resolve_known(KNOWN_MODELS[name], dtype, cache, progress)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _resolve_folder(path, path.resolve().name, cache, progress)
+    if path.is_file():
+        return _resolve_gguf(path, dtype, cache, progress)
+    if is_hub_id(name):
+        return _resolve_folder(fetch_from_hub(name, progress), name.split("/")[-1], cache, progress)
+    raise ModelError(
+        f"there is no model {name!r}: give a Hugging Face folder, a GGUF file, a Hub id (owner/model), "
+        f"or one of {', '.join(KNOWN_MODELS)}"
     )
 
 

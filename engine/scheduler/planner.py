@@ -85,17 +85,11 @@ class Planner:
                 step.add(sequence, chunk, [])
 
     def _claims(self, step: Step) -> list[Sequence]:
-        """Running prefills and those for whom there are slots, oldest first.
-
-        Nobody is admitted in a step that had to preempt: the blocks set free would only be fought over.
-        """
+        """Running prefills and those for whom there are slots, oldest first."""
         claims: list[Sequence] = []
         if len(step.sequences) < len(self._running):
             claims += [sequence for sequence in self._running.sequences if not sequence.decoding]
-        if step.preempted:
-            step.held_up_by = WaitReason.KV_BLOCKS
-        else:
-            claims += islice(self._queue, self._running.free_slots)
+        claims += islice(self._queue, self._running.free_slots)
         return claims
 
     def _admit(self, step: Step, sequence: Sequence) -> bool:

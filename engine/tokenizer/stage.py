@@ -21,8 +21,8 @@ from engine.process import CannotStartError, ProcessContext, SyncStage
 from engine.tokenizer.chat_template import ChatTemplate, ChatTemplateError, load_chat_template
 from engine.tokenizer.limits import Limits, RequestRefusedError
 from engine.tokenizer.request_tokenizer import RequestTokenizer
-from engine.tokenizer.vocabulary import load_tokenizer
 from engine.transport import Outbox
+from engine.vocabulary import load_tokenizer
 from telemetry.events import Stage, Tokenized
 from telemetry.gauges import Gauge
 

@@ -111,6 +111,11 @@ def test_a_file_that_is_no_gguf_is_refused(folder, cache):
     assert "is not a GGUF file" in refusal(folder / "tokenizer.json", cache)
 
 
+def test_a_cache_that_cannot_be_written_is_one_line_of_error(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "File exists" in refusal(folder, tmp_path / "file")
+
+
 def test_a_hub_id_is_fetched_and_named_by_its_last_part(folder, cache, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, allow_patterns: str(folder))
     files = resolve("owner/Some-Model", cache)

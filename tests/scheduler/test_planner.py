@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.scheduler.planner import prefill_chunk
-from telemetry.events import StepKind
+from telemetry.events import SequencePreempted, StepKind
 from tests.scheduler.simulation import Simulation
 
 
@@ -102,11 +102,23 @@ def test_the_youngest_is_preempted_and_goes_to_the_head_of_the_queue() -> None:
     sim = Simulation(num_blocks=4, max_num_seqs=2, prefix_cache=False)
     for name in ("old", "young", "next"):
         sim.enqueue([1, 2, 3], request_id=name, max_tokens=10)
-    while not (records := [r for r in sim.journal.items if type(r).__name__ == "SequencePreempted"]):
+    while not (preempted := sim.journal.of(SequencePreempted)):
         sim.step()
-    assert records[0].seq_id == 2
+    assert preempted[0].seq_id == 2
     assert [sequence.seq_id for sequence in sim.scheduler.queue] == [2, 3]
     assert sim.scheduler.queue.head is not None
     assert sim.scheduler.queue.head.wait_reason == "preempted"
     sim.run()
+    sim.check_idle()
+
+
+def test_an_admission_leaves_a_block_for_each_running_sequence_to_grow_into() -> None:
+    sim = Simulation(num_blocks=4, prefix_cache=False)
+    sim.enqueue([1, 2], request_id="runs", max_tokens=6)
+    sim.step()
+    sim.enqueue(range(11), request_id="waits", max_tokens=1)
+    sim.step()
+    assert sim.scheduler.queue.counts["kv_blocks"] == 1
+    sim.run()
+    assert sim.journal.of(SequencePreempted) == []
     sim.check_idle()
