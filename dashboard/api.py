@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboard.filters import read_query
-from dashboard.live import health
+from dashboard.health import health
 from dashboard.pages import overview as overview_page
 from dashboard.pages import replicas as replicas_page
 from dashboard.pages import request as request_page

@@ -23,7 +23,8 @@ DEFINITIONS: dict[str, str] = {
     "kv_blocks": "Waits because there are not enough free KV blocks for it.",
     "token_budget": "Waits because the step's token budget is used up.",
     "max_running": "Waits because as many sequences run as may.",
-    "preempted": "Gave its KV blocks back to others and waits to be computed again. Every wait from a preemption to the next admission.",
+    "preempted": "Gave its KV blocks back to others and waits to be computed again. "
+    "Every wait from a preemption to the next admission.",
     "KV blocks": "The pool of KV cache blocks by state. free + active + cached = the pool.",
     "free": "KV blocks that hold nothing.",
     "active": "KV blocks of running sequences.",
@@ -51,5 +52,6 @@ DEFINITIONS: dict[str, str] = {
     "CPU": "Cores' worth of CPU time used by the process in the last second. 100 % is one core.",
     "memory": "Resident memory (RSS) of the process.",
     "incarnation": "A new number at each start of a replica. Messages of an older one are thrown away.",
-    "finish reason": "How it ended: stop, length, abort or error. Of several, error wins over abort over length over stop.",
+    "finish reason": "How it ended: stop, length, abort or error. "
+    "Of several, error wins over abort over length over stop.",
 }

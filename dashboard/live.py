@@ -13,12 +13,11 @@ import msgspec
 
 from dashboard.usage import Usage, UsageMeter
 from engine.messages import Directory, ReplicaEntry
-from telemetry.events import REPLICA_STAGES, ReplicaState, Stage, WaitReason
+from telemetry.events import REPLICA_STAGES, Stage, WaitReason
 from telemetry.gauges import SENT_TO, Gauge, GaugeBoard, GaugeReader
 
 HEARTBEAT_LIMIT_S = 3.0
 """A stage that has not beaten for longer is not healthy (as ``/health`` of the API says)."""
-STEP_LIMIT_S = 30.0
 FRESH_S = 0.5
 _WAITING = {
     WaitReason.KV_BLOCKS: Gauge.WAITING_KV_BLOCKS,
@@ -182,66 +181,3 @@ def _load(page: GaugeReader, now_ns: int) -> Load:
         last_step_age_s=(now_ns - last_step_ns) / 1e9 if last_step_ns else None,
         stalled_s=(now_ns - pending_ns) / 1e9 if pending_ns else 0.0,
     )
-
-
-class Health(msgspec.Struct, frozen=True):
-    """One word about the system, and why."""
-
-    level: str  # good, warn, bad, idle
-    word: str
-    reason: str
-
-
-def health(live: Live) -> Health:
-    """What the pill in the header says. The worst thing wins."""
-    directory = live.directory
-    if directory is None:
-        return Health("idle", "Connecting", "waiting for the supervisor")
-    snapshot = live.snapshot()
-    return (
-        _gateway_trouble(directory)
-        or _silence(snapshot)
-        or _stall(snapshot)
-        or _replica_trouble(directory)
-        or _telemetry_trouble(snapshot)
-        or Health("good", "Healthy", "all processes beat, all replicas are ready")
-    )
-
-
-def _gateway_trouble(directory: Directory) -> Health | None:
-    return None if directory.gateway else Health("bad", "No gateway", "the API is not answering: its process is restarting")
-
-
-def _silence(snapshot: Snapshot) -> Health | None:
-    silent = [process for process in snapshot.processes if process.silent]
-    if not silent:
-        return None
-    worst = max(silent, key=lambda process: process.heartbeat_age_s)
-    where = f" of {worst.replica}" if worst.replica else ""
-    return Health("bad", f"{worst.stage} silent", f"the {worst.stage}{where} last beat {worst.heartbeat_age_s:.0f} s ago")
-
-
-def _stall(snapshot: Snapshot) -> Health | None:
-    for replica, load in snapshot.loads.items():
-        if load.stalled_s > STEP_LIMIT_S:
-            return Health("bad", f"{replica} stalled", f"work is pending, and no step has ended for {load.stalled_s:.0f} s")
-    return None
-
-
-def _replica_trouble(directory: Directory) -> Health | None:
-    total = len(directory.replicas)
-    ready = sum(entry.state is ReplicaState.READY for entry in directory.replicas)
-    if ready == total and total:
-        return None
-    reasons = "; ".join(f"{e.replica} is {e.state}: {e.reason}" for e in directory.replicas if e.state is not ReplicaState.READY)
-    return Health("warn" if ready else "bad", f"{ready} of {total} replicas ready", reasons or "there is no replica")
-
-
-def _telemetry_trouble(snapshot: Snapshot) -> Health | None:
-    if not any(process.stage is Stage.TELEMETRY for process in snapshot.processes):
-        return Health("warn", "Telemetry away", "requests are served; what is shown here is not current")
-    if snapshot.store_degraded:
-        return Health("warn", "Store degraded", "the store cannot be written; requests are served")
-    if snapshot.export_degraded:
-        return Health("warn", "Export degraded", "spans cannot be delivered; requests are served")
-    return None

@@ -31,8 +31,12 @@ class Tile(msgspec.Struct, frozen=True):
 def tiles(samples: Sequence[Sample], window_words: str) -> list[Tile]:
     """The objectives over some samples, whose window is called `window_words` in the text."""
     return [
-        _latency("First token", "TTFT", "ttft_p95_s", TTFT_P95_S, "requests have their first token", samples, window_words),
-        _latency("Between tokens", "ITL", "itl_p95_s", ITL_P95_S, "tokens follow the one before", samples, window_words),
+        _latency(
+            "First token", "TTFT", "ttft_p95_s", TTFT_P95_S, "requests have their first token", samples, window_words
+        ),
+        _latency(
+            "Between tokens", "ITL", "itl_p95_s", ITL_P95_S, "tokens follow the one before", samples, window_words
+        ),
         _errors(samples, window_words),
         _throughput(samples),
     ]
@@ -47,7 +51,9 @@ def _latency(
         return Tile(name, term, None, "duration", "idle", None, words)
     missed = sum(value > limit_s for value in known) / len(known)
     burn = missed / MAY_MISS
-    words = f"95 % of {what} within this. Objective {duration(limit_s)}, kept {percent(1 - missed)} of the {window_words}."
+    words = (
+        f"95 % of {what} within this. Objective {duration(limit_s)}, kept {percent(1 - missed)} of the {window_words}."
+    )
     return Tile(name, term, known[-1], "duration", _level(burn, known[-1] > limit_s), burn, words)
 
 
@@ -58,7 +64,8 @@ def _errors(samples: Sequence[Sample], window_words: str) -> Tile:
         words = f"No request ended in the {window_words}. The objective: at most {percent(MAX_ERROR_RATE)}."
         return Tile("Errors", "error rate", None, "percent", "idle", None, words)
     burn = errors / finished / MAX_ERROR_RATE
-    words = f"{count(errors)} of {count(finished)} requests in the {window_words}. Objective: at most {percent(MAX_ERROR_RATE)}."
+    limit = percent(MAX_ERROR_RATE)
+    words = f"{count(errors)} of {count(finished)} requests in the {window_words}. Objective: at most {limit}."
     return Tile("Errors", "error rate", errors / finished, "percent", _level(burn, False), burn, words)
 
 

@@ -25,7 +25,7 @@ class Pieces:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._id_to_token: Callable[[int], str | None] = tokenizer.id_to_token
-        self._added = {index for index in tokenizer.get_added_tokens_decoder()}
+        self._added = set(tokenizer.get_added_tokens_decoder())
         self._byte_level = _is_byte_level(tokenizer)
         self.of = functools.lru_cache(maxsize=65536)(self._of)
 

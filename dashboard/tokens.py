@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from typing import TypeVar
@@ -50,7 +51,7 @@ def read_line(line: Row, shelf: PieceShelf, model_path: str) -> SequenceTokens:
     prompt_ids, output_ids = line.get("prompt_token_ids") or [], line.get("output_token_ids") or []
     times = [at / 1000 for at in line.get("token_times_ms") or []]
     prompt = [PromptToken(*pair) for pair in zip(prompt_ids, shelf.pieces(prompt_ids, model_path), strict=True)]
-    gaps = [None, *(b - a for a, b in zip(times, times[1:], strict=False))]
+    gaps = [None, *(b - a for a, b in itertools.pairwise(times))]
     known = [gap for gap in gaps if gap is not None]
     median = statistics.median(known) if known else None
     output = _output(output_ids, shelf.pieces(output_ids, model_path), times, gaps, line.get("step_ids") or [], median)

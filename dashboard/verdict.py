@@ -50,7 +50,9 @@ def parts(request: Row) -> list[Part]:
     total = request["e2e_s"]
     if not total:
         return []
-    found = [Part(name, css, request[name + "_s"] or 0.0, (request[name + "_s"] or 0.0) / total) for name, css in _PARTS]
+    found = [
+        Part(name, css, request[name + "_s"] or 0.0, (request[name + "_s"] or 0.0) / total) for name, css in _PARTS
+    ]
     return [part for part in found if part.seconds > 0 and _worth_showing(part)]
 
 
@@ -98,8 +100,7 @@ def _phrase(part: Part, request: Row, sequences: Sequence[Row]) -> str:
 
 
 def _queue_words(_: Row, sequences: Sequence[Row]) -> str:
-    reason = longest_wait_reason(sequences)
-    return "waiting " + (REASONS[reason] if reason in REASONS else "to be scheduled")
+    return "waiting " + REASONS.get(longest_wait_reason(sequences), "to be scheduled")
 
 
 def _preempted_words(request: Row, _: Sequence[Row]) -> str:
@@ -130,14 +131,14 @@ _WORDS = {
 }
 
 
-def longest_wait_reason(sequences: Sequence[Row]) -> str | None:
-    """The WaitReason under which the sequences spent most time before their first step."""
+def longest_wait_reason(sequences: Sequence[Row]) -> str:
+    """The WaitReason under which the sequences spent most time before their first step; "" for none."""
     spent: dict[str, float] = defaultdict(float)
     for sequence in sequences:
         for start, end, reason in wait_spans(sequence):
             spent[reason] += end - start
     spent.pop("preempted", None)
-    return max(spent, key=lambda reason: spent[reason]) if spent else None
+    return max(spent, key=lambda reason: spent[reason]) if spent else ""
 
 
 def wait_spans(sequence: Row) -> list[tuple[float, float, str]]:

@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse, Response
 
 from dashboard import formatting
 from dashboard.definitions import DEFINITIONS
+from dashboard.health import health
 from dashboard.history import History
 from dashboard.hub import Events, Hub
-from dashboard.live import health
 from dashboard.pieces import PieceShelf
 from dashboard.sources import Sources
 from dashboard.verdict import parts

@@ -7,7 +7,7 @@ Records of different journals come in any order. The gateway's journal is to be 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from telemetry.events import (
@@ -64,11 +64,6 @@ class Assembly:
         self._deaths: list[ProcessDied] = []  # read in this pass
         self._deaths_due: list[ProcessDied] = []  # read in an earlier pass: their journals are at the end now
 
-    @property
-    def open_requests(self) -> int:
-        """Requests that have not been closed."""
-        return len(self._open)
-
     def feed(self, owner: JournalOwner, record: AnyRecord) -> None:
         """Take one record of `owner`'s journal."""
         handler = _HANDLERS.get(type(record))
@@ -86,6 +81,16 @@ class Assembly:
         closed = [self._close(track) for track in list(self._open.values()) if self._is_over(track, now_ns)]
         return [facts for facts in closed if facts is not None]
 
+    def trace_ids(self, request_ids: Iterable[str]) -> dict[str, str]:
+        """The traces of those of the requests that are open and exported (the caller did not forbid it)."""
+        tracks = {request_id: self._open.get(request_id) for request_id in request_ids}
+        received = {key: track.received for key, track in tracks.items() if track and track.received}
+        return {key: record.trace_id for key, record in received.items() if record.trace_flags != 0}
+
+    def open_ids(self) -> set[str]:
+        """The ids of the open requests."""
+        return set(self._open)
+
     def live(self) -> list[RequestFacts]:
         """The open requests that have changed since the last call."""
         changed = [t for t in self._open.values() if t.changed and t.received is not None]
@@ -99,7 +104,7 @@ class Assembly:
         self._apply_deaths()
         closed = []
         for track in list(self._open.values()):
-            end_ns = max(track.last_ns, at_ns) if at_ns else track.last_ns
+            end_ns = max(track.last_ns, at_ns)
             closed.append(self._close(track, _terminal(track, end_ns, error_type, message)))
         return [facts for facts in closed if facts is not None]
 
@@ -249,7 +254,7 @@ class Assembly:
         for track in self._open.values():
             gateway = track.gateway
             if gateway is not None and gateway.incarnation == death.incarnation and track.gateway_died_ns is None:
-                track.gateway_died_ns = max(death.at_ns, track.last_ns)
+                track.gateway_died_ns = death.at_ns
 
     def _is_over(self, track: RequestTrack, now_ns: int) -> bool:
         if track.received is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 PROVIDER = "vitrine"
-__RESPONSE_PREFIXES = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}
-OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
+_OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
 _RESPONSE_PREFIXES = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}
 OPERATIONS = tuple(_OPERATIONS.values())
 ENDPOINTS = tuple(_OPERATIONS)

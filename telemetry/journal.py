@@ -203,7 +203,7 @@ class JournalReader:
         length, crc, seq, body = self._copy_frame(self.cursor)
         if self._overrun():
             return None
-        if length == _FILLER:
+        if length == _FILLER and self.cursor + rest <= head:
             self.cursor += rest
             return None
         if body is None or _checksum(body, seq) != crc:

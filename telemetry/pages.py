@@ -59,7 +59,9 @@ def replica_gauges(pages: Sequence[GaugeReader]) -> dict[str, ReplicaGauges]:
     return {replica: ReplicaGauges(page, now_ns) for replica, page in sorted(latest.items())}
 
 
-class _Last(msgspec.Struct, array_like=True):
+class TotalsRow(msgspec.Struct, array_like=True):
+    """One total of a `Ledger`, and what it was last made from."""
+
     source: tuple[int, int]  # (incarnation, pid) of the process that counts now
     value: float
     total: float
@@ -69,11 +71,11 @@ class Ledger:
     """Totals that never fall although the processes that count start from 0 again when they are restarted."""
 
     def __init__(self) -> None:
-        self._last: dict[StageKey, _Last] = {}
+        self._last: dict[StageKey, TotalsRow] = {}
 
     def note(self, key: StageKey, source: tuple[int, int], value: float) -> float:
         """Take a process's own count; returns the total over all processes that there have been."""
-        last = self._last.setdefault(key, _Last(source, 0.0, 0.0))
+        last = self._last.setdefault(key, TotalsRow(source, 0.0, 0.0))
         if source == last.source:
             last.total += max(0.0, value - last.value)
             last.value = max(last.value, value)
@@ -85,11 +87,11 @@ class Ledger:
         """All totals."""
         return {key: last.total for key, last in self._last.items()}
 
-    def dump(self) -> list[tuple[StageKey, _Last]]:
+    def dump(self) -> list[tuple[StageKey, TotalsRow]]:
         """For `load`."""
         return list(self._last.items())
 
-    def load(self, rows: list[tuple[StageKey, _Last]]) -> None:
+    def load(self, rows: list[tuple[StageKey, TotalsRow]]) -> None:
         """Go on from a dump."""
         self._last = dict(rows)
 

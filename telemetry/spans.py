@@ -225,7 +225,7 @@ class RequestSpans:
         interval = sequence.detokenized_ns
         if interval is None or not interval[0]:
             return
-        attributes = {"vitrine.detokenize.busy_s": sequence.times.detokenize_s or 0.0}
+        attributes: Attributes = {"vitrine.detokenize.busy_s": sequence.times.detokenize_s or 0.0}
         if sequence.stop_string:
             attributes["vitrine.detokenize.stop_string"] = sequence.stop_string
         self._add(

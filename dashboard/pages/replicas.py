@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from dashboard.live import Load, Process
 from dashboard.store import StoreAwayError
 from dashboard.web import Site, site_of
 from engine.messages import ReplicaEntry
-from telemetry.events import ReplicaInfo, ReplicaState
+from telemetry.events import ReplicaState
 from telemetry.queries import Row
 
 EVENTS_SHOWN = 40
@@ -36,7 +37,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     reason: str
     in_state_s: float
     restarts: int
-    info: ReplicaInfo | None
+    info: dict[str, Any] | None  # the fields of telemetry.events.ReplicaInfo
     load: Load | None
     processes: list[Process]
 
@@ -74,7 +75,7 @@ def _replica(entry: ReplicaEntry, load: Load | None, processes: list[Process], n
         reason=entry.reason,
         in_state_s=max(0.0, (now_ns - entry.since_ns) / 1e9),
         restarts=entry.restarts,
-        info=entry.info,
+        info=msgspec.structs.asdict(entry.info) if entry.info else None,
         load=load,
         processes=processes,
     )

@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dashboard.gaps import gap_chart
 from dashboard.hub import Events
 from dashboard.store import incarnation
-from dashboard.gaps import gap_chart
 from dashboard.tokens import SequenceTokens, read_line
 from dashboard.verdict import parts, sentence, wait_spans
 from dashboard.waterfall import draw

@@ -37,7 +37,7 @@
     let news = 0;
     for (const row of template.content.querySelectorAll("tr")) {
       const old = $(row.id);
-      if (old) Idiomorph.morph(old, row, { morphStyle: "innerHTML" });
+      if (old) Idiomorph.morph(old, row.children, { morphStyle: "innerHTML" });
       else news += 1;
     }
     $("held").hidden = news === 0;
@@ -79,6 +79,7 @@
 
   document.addEventListener("htmx:sseOpen", (event) => {
     const source = event.detail.source;
+    document.documentElement.dataset.live = "";
     heard();
     if (source === vitrine.source) {
       document.dispatchEvent(new CustomEvent("vitrine:reconnected"));

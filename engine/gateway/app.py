@@ -19,6 +19,7 @@ from engine.gateway.service import Service
 
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
+_SHOWN_PATH_CHARS = 200
 
 
 class GatewayApp:
@@ -73,7 +74,7 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Starlette's own: there is no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path}"
+    what = f"{request.method} {request.scope['path'][:_SHOWN_PATH_CHARS]}"
     if error.status_code == 404:
         shaped = ApiError(404, f"there is no {what}", code="unknown_url")
     else:

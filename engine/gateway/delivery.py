@@ -20,8 +20,8 @@ SLOW_AFTER_S = 30.0
 """A write may be held up for this long while much is pending, …"""
 STUCK_AFTER_S = 300.0
 """… and for this long in any case: the reader is aborted then."""
-MUCH_PENDING_TOKENS = 10_000
-MUCH_PENDING_CHARS = 1 << 20
+MUCH_PENDING_BYTES = 256 << 10
+"""About twenty thousand tokens with their ids."""
 ENDED_GRACE_S = 1.0
 """How long a write that is held up may outlast the end of its request."""
 
@@ -40,6 +40,7 @@ class Delivery:
         self._state = state
         self._task: asyncio.Task[None] | None = None
         self._blocked_since: float | None = None
+        self._blocked_bytes = 0
 
     async def run(self, request: GenerationRequest | None, writer: ResponseWriter | None) -> None:
         """Deliver. Without a request and a writer the state is already over: it was refused.
@@ -52,15 +53,17 @@ class Delivery:
         except asyncio.CancelledError:
             if not self._state.over:
                 raise
-            self._exchange.drop_connection()
+            await self._exchange.drop_connection()
         except Exception:
             self._state.fail(internal_error())
+            if not self._state.finished:
+                self._state.finish(self._exchange.status or 500)
             raise
         finally:
-            self._conclude()
+            self.conclude()
 
-    def _conclude(self) -> None:
-        """The terminal, where the response was not written to its end."""
+    def conclude(self) -> None:
+        """The terminal, where there was none: the response broke off, or never began."""
         if self._state.finished:
             return
         if not self._state.over:
@@ -91,16 +94,16 @@ class Delivery:
     async def _stream(self, request: GenerationRequest, writer: ResponseWriter) -> None:
         self._state.committed = True
         await self._exchange.start(200, _STREAM_HEADERS)
-        while True:
+        while not self._state.abort_reason:
             pieces = self._state.take()
             events = writer.events(pieces, request.return_token_ids, request.include_usage)
             if self._state.over:
-                break
+                self._state.finish(200)
+                await self._write(events + self._tail(request, writer), last=True)
+                return
             await self._write(events, last=False)
             await self._state.wait()
         self._state.finish(200)
-        if not self._state.abort_reason:
-            await self._write(events + self._tail(request, writer), last=True)
 
     def _tail(self, request: GenerationRequest, writer: ResponseWriter) -> bytes:
         if self._state.failure is not None:
@@ -110,7 +113,7 @@ class Delivery:
     # --- slow readers
 
     async def _write(self, events: bytes, last: bool) -> None:
-        self._blocked_since = time.monotonic()
+        self._blocked_since, self._blocked_bytes = time.monotonic(), len(events)
         await self._exchange.write(events, last)
         self._blocked_since = None
 
@@ -126,5 +129,5 @@ class Delivery:
         state = self._state
         if state.failure is not None or state.abort_reason:
             return ENDED_GRACE_S
-        much = state.pending_tokens > MUCH_PENDING_TOKENS or state.pending_chars > MUCH_PENDING_CHARS
+        much = self._blocked_bytes + state.pending_bytes > MUCH_PENDING_BYTES
         return SLOW_AFTER_S if much else STUCK_AFTER_S

@@ -130,6 +130,11 @@ class EngineClient:
             raise TypeError(f"{type(reply).__name__} answers {type(question).__name__}")
         return reply
 
+    def fail_questions(self, error: ApiError) -> None:
+        """End all questions with an error."""
+        for question in self._questions.values():
+            _settle(question.answer, error)
+
     # --- from the engine's side
 
     def on_messages(self, messages: Sequence[DataMessage]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 INVALID_REQUEST = "invalid_request_error"
-AUTHENTICATION = "authentication_error"
 RATE_LIMIT = "rate_limit_error"
 SERVER = "server_error"
 
@@ -56,7 +55,6 @@ def unauthorized() -> ApiError:
     return ApiError(
         401,
         "missing or wrong API key: send it as 'Authorization: Bearer KEY'",
-        AUTHENTICATION,
         code="invalid_api_key",
         headers={"www-authenticate": "Bearer"},
     )

@@ -5,11 +5,11 @@ Every response goes through `Exchange.send`, which adds the headers that all of 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import secrets
 import time
-from asyncio import timeout
 from collections.abc import Iterable
 
 from starlette.types import Message, Receive, Scope, Send
@@ -69,7 +69,7 @@ class Exchange:
         if length.isdigit() and int(length) > limit_bytes:
             raise body_too_large(limit_bytes)
         try:
-            async with timeout(_BODY_TIMEOUT_S):
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
                 return await self._read_chunks(limit_bytes)
         except TimeoutError:
             raise ApiError(408, f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s", code="timeout") from None
@@ -118,11 +118,12 @@ class Exchange:
         await self.start(status, [("content-type", "application/json"), ("content-length", str(len(body))), *headers])
         await self.write(body, last=True)
 
-    def drop_connection(self) -> None:
+    async def drop_connection(self) -> None:
         """Close the connection at once, what is buffered included."""
         extension = self.scope.get("extensions", {}).get(ABORT_CONNECTION)
         if extension is not None:
             extension["call"]()
+            await asyncio.sleep(0)  # the server learns of it in the loop's next turn
 
     def _common_headers(self) -> Headers:
         yield "x-request-id", self.client_request_id or self.request_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -45,52 +45,43 @@ class GenerationEndpoint:
         exchange: Exchange = scope["exchange"]
         state = RequestState(exchange.request_id, self._service.journal)
         delivery = Delivery(exchange, state)
-        self._service.enter(state, delivery)
         try:
             await self._run(exchange, state, delivery)
         finally:
+            delivery.conclude()
             self._service.engine.leave(state)
             self._service.leave(state)
             self._service.journal.append(ResponseSent(exchange.request_id, time.monotonic_ns(), exchange.body_bytes))
 
     async def _run(self, exchange: Exchange, state: RequestState, delivery: Delivery) -> None:
-        request = await self._read(exchange, state)
-        self._service.journal.append(self._received(exchange, request))
+        request = None
+        try:
+            with _blaming(state):
+                request = await self._read(exchange)
+        finally:
+            self._service.journal.append(self._received(exchange, request))
         if request is None:
             await delivery.run(None, None)
             return
-        self._submit(exchange, state, request)
+        with _blaming(state):
+            self._service.enter(state, delivery)
+            self._submit(exchange, state, request)
         async with _watching(exchange, state):
             await delivery.run(request, self._writer(exchange, request))
 
-    async def _read(self, exchange: Exchange, state: RequestState) -> GenerationRequest | None:
-        """The checked request, or None and the state says why not."""
-        try:
-            self._service.admit(exchange)
-            body = await exchange.read_json_body(self._service.config.max_body_bytes)
-            if len(body) > LARGE_BODY_BYTES:
-                return await asyncio.to_thread(self._read_body, body, self._service.limit)
-            return self._read_body(body, self._service.limit)
-        except ApiError as error:
-            state.fail(error)
-        except ClientGoneError:
-            state.abort(CLIENT_GONE)
-        except Exception:
-            structlog.get_logger().exception("a request could not be read", request_id=exchange.request_id)
-            state.fail(internal_error())
-        return None
+    async def _read(self, exchange: Exchange) -> GenerationRequest:
+        self._service.admit(exchange)
+        body = await exchange.read_json_body(self._service.config.max_body_bytes)
+        if len(body) > LARGE_BODY_BYTES:
+            return await asyncio.to_thread(self._read_body, body, self._service.limit)
+        return self._read_body(body, self._service.limit)
 
     def _submit(self, exchange: Exchange, state: RequestState, request: GenerationRequest) -> None:
+        self._service.check_model(request.model)
         state.expect(request.num_sequences, request.stream)
-        if state.over:  # the server shut down while the body came in
-            return
         engine = self._service.engine
-        try:
-            self._service.check_model(request.model)
-            tokens = request.estimated_tokens(self._service.limit.tokens)
-            engine.submit(state, request.submit(exchange.request_id, engine.gateway), tokens, request.num_sequences)
-        except ApiError as error:
-            state.fail(error)
+        tokens = request.estimated_tokens(self._service.limit.tokens)
+        engine.submit(state, request.submit(exchange.request_id, engine.gateway), tokens, request.num_sequences)
 
     def _writer(self, exchange: Exchange, request: GenerationRequest) -> ResponseWriter:
         response_id = self._shape.id_prefix + exchange.request_id.removeprefix("req-")
@@ -113,6 +104,20 @@ class GenerationEndpoint:
             tracestate=exchange.trace.state,
             params=request.given if request else {},
         )
+
+
+@contextlib.contextmanager
+def _blaming(state: RequestState) -> Iterator[None]:
+    """What goes wrong inside becomes the end of the request."""
+    try:
+        yield
+    except ApiError as error:
+        state.fail(error)
+    except ClientGoneError:
+        state.abort(CLIENT_GONE)
+    except Exception:
+        structlog.get_logger().exception("a request could not be taken in", request_id=state.request_id)
+        state.fail(internal_error())
 
 
 @contextlib.asynccontextmanager

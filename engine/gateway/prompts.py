@@ -54,7 +54,10 @@ class Prompts(msgspec.Struct, frozen=True):
 
 
 class ContextLimit(msgspec.Struct, frozen=True):
-    """What can never fit, told without tokenizing: no token stands for more characters than the longest one."""
+    """What can never fit, told without tokenizing.
+
+    No token stands for more characters than the longest one, and each turn of a chat takes a token at least.
+    """
 
     tokens: int
     token_chars: int
@@ -73,6 +76,8 @@ class ContextLimit(msgspec.Struct, frozen=True):
         for ids in prompts.token_ids:
             if len(ids) > self.tokens:
                 raise self._too_long(f"the prompt has {len(ids)} tokens", prompts.field)
+        if len(prompts.chat) > self.tokens:
+            raise self._too_long(f"the chat has {len(prompts.chat)} turns", prompts.field)
         for chars in prompts.text_chars():
             if chars > self.tokens * self.token_chars:
                 raise self._too_long(f"the prompt has {chars} characters", prompts.field)

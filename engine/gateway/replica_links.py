@@ -57,7 +57,7 @@ class ReplicaLink:
 
     def close(self) -> None:
         """The incarnation is gone: close the socket, remove the link's page and those of earlier gateways."""
-        self._outbox.flush_and_close()
+        self._outbox.flush_and_close(linger_ms=0)
         self._page.close()
         for path in self._folder.glob(f"{Stage.GATEWAY}.*-{self._peer}{GAUGES_SUFFIX}"):
             path.unlink(missing_ok=True)

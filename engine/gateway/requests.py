@@ -19,6 +19,8 @@ from telemetry.events import FinishReason, FirstIncrement, RequestFinished, Sequ
 
 _ASCENDING = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
 
+_TOKEN_ID_BYTES = 8
+
 CLIENT_GONE = "client_disconnected"
 SLOW_READER = "slow_reader"
 _ABORT_MESSAGES = {
@@ -91,8 +93,7 @@ class RequestState:
         self.committed = False  # something was written: the request cannot be run again elsewhere
         self.finished = False
         self.first_increment_ns = 0
-        self.pending_tokens = 0
-        self.pending_chars = 0
+        self.pending_bytes = 0  # what was offered and not taken, roughly
         self._journal = journal
         self._sequences: list[_Sequence] = []
         self._unfinished = 0
@@ -113,7 +114,8 @@ class RequestState:
     @property
     def over(self) -> bool:
         """Whether nothing more is to come."""
-        return self.failure is not None or bool(self.abort_reason) or self._unfinished == 0
+        all_finished = bool(self._sequences) and not self._unfinished
+        return self.failure is not None or bool(self.abort_reason) or all_finished
 
     @property
     def outcome(self) -> FinishReason:
@@ -139,8 +141,7 @@ class RequestState:
             return
         self._note_first()
         sequence.add(increment)
-        self.pending_tokens += len(increment.token_ids)
-        self.pending_chars += len(increment.text)
+        self.pending_bytes += len(increment.text) + _TOKEN_ID_BYTES * len(increment.token_ids)
         self._unfinished -= increment.finish_reason is not None
         if self._wakes_on_news or not self._unfinished:
             self._wake.set()
@@ -163,7 +164,7 @@ class RequestState:
         """Forget what came, to run the request again. Raises RuntimeError when some of it was written."""
         if self.committed or self.finished:
             raise RuntimeError(f"{self.request_id} has been answered in part")
-        self.pending_tokens = self.pending_chars = 0
+        self.pending_bytes = 0
         self.expect(len(self._sequences), self._wakes_on_news)
 
     def _note_first(self) -> None:
@@ -186,7 +187,7 @@ class RequestState:
 
     def take(self) -> list[Piece]:
         """All news since the last call, one piece per sequence, by index. They count as delivered."""
-        self.pending_tokens = self.pending_chars = 0
+        self.pending_bytes = 0
         return [sequence.take() for sequence in self._sequences if sequence.has_news]
 
     def finish(self, http_status: int) -> None:

@@ -49,8 +49,7 @@ class Service:
     def admit(self, exchange: Exchange) -> None:
         """Raise ApiError 401 or 503 for what must not come in now."""
         exchange.require_key(self.config.api_key)
-        if self.draining:
-            raise unavailable("the server is shutting down", "draining")
+        self._check_open()
 
     def check_model(self, name: str | None) -> None:
         """Raise ApiError 404 for a model that is not this one; None names none."""
@@ -60,12 +59,13 @@ class Service:
     # --- requests being answered
 
     def enter(self, state: RequestState, delivery: Delivery) -> None:
-        """A request is being answered from now on."""
+        """A request that was read is being answered from now on. Raises ApiError 503 when it came too late."""
+        self._check_open()
         self._active[state] = delivery
         self._idle.clear()
 
     def leave(self, state: RequestState) -> None:
-        """A request was answered to the last byte."""
+        """A request was answered to the last byte, or never entered."""
         self._active.pop(state, None)
         if not self._active:
             self._idle.set()
@@ -73,6 +73,10 @@ class Service:
     async def wait_idle(self) -> None:
         """Wait until no request is being answered."""
         await self._idle.wait()
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise unavailable("the server is shutting down", "draining")
 
     def check_readers(self) -> None:
         """Abort deliveries that their readers hold up for too long."""
@@ -84,3 +88,4 @@ class Service:
         """End all requests with an error."""
         for state in list(self._active):
             state.fail(error)
+        self.engine.fail_questions(error)

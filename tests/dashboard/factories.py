@@ -1,8 +1,4 @@
-"""A store, gauge pages and a directory as a running engine leaves them, without an engine.
-
-
-
-"""
+"""A store, gauge pages and a directory as a running engine leaves them, without an engine."""
 
 from __future__ import annotations
 
@@ -44,7 +40,9 @@ def make_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<|im_end|>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<|im_end|>"], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(["In the vitrine stood a small glass; what is inside shows"] * 3, trainer)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -102,7 +100,22 @@ def make_request(request_id: str, received_ts: float, **changes: Any) -> dict[st
     return row | changes
 
 
-_TIMES = ("tokenize", "queue", "preempted", "prefill", "decode", "drain", "transport", "unaccounted", "e2e", "ttft", "tpot")
+_TIMES = (
+    "itl_p50",
+    "itl_max",
+    "detokenize",
+    "tokenize",
+    "queue",
+    "preempted",
+    "prefill",
+    "decode",
+    "drain",
+    "transport",
+    "unaccounted",
+    "e2e",
+    "ttft",
+    "tpot",
+)
 
 
 def make_unfinished(request_id: str, received_ts: float, state: str, **changes: Any) -> dict[str, Any]:
@@ -118,22 +131,55 @@ def make_unfinished(request_id: str, received_ts: float, state: str, **changes: 
 
 def make_refused(request_id: str, received_ts: float, **changes: Any) -> dict[str, Any]:
     """A row of a request that the tokenizer refused."""
-    never = ("enqueued_at", "scheduled_at", "first_sampled_at", "first_increment_at", "last_sampled_at", "ttft_s", "tpot_s")
+    never = (
+        "enqueued_at",
+        "scheduled_at",
+        "first_sampled_at",
+        "first_increment_at",
+        "last_sampled_at",
+        "ttft_s",
+        "tpot_s",
+    )
     never += ("queue_s", "prefill_s", "decode_s", "preempted_s", "drain_s", "detokenize_s", "itl_p50_s", "itl_max_s")
     never += ("replica", "prompt_tokens", "cached_tokens", "output_tokens")
     row = make_request(request_id, received_ts) | dict.fromkeys(never, None)
-    row |= {"finish_reason": "error", "http_status": 400, "error_type": "invalid_request_error", "e2e_s": 0.0031, "sent_at": 0.0031}
-    row |= {"error_message": "This model's context is 2048 tokens; the prompt has 1,990 and max_tokens is 256.", "finished_at": 0.003}
+    row |= {
+        "finish_reason": "error",
+        "http_status": 400,
+        "error_type": "invalid_request_error",
+        "e2e_s": 0.0031,
+        "sent_at": 0.0031,
+    }
+    row |= {
+        "error_message": "This model's context is 2048 tokens; the prompt has 1,990 and max_tokens is 256.",
+        "finished_at": 0.003,
+    }
     return row | {"transport_s": 0.0019} | changes
 
 
 def make_sequence(request: dict[str, Any], index: int = 0, **changes: Any) -> dict[str, Any]:
     """The row of one sequence of a finished request."""
-    same = ("request_id", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "enqueued_at")
+    same = (
+        "request_id",
+        "finish_reason",
+        "prompt_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "preemptions",
+        "enqueued_at",
+    )
     same += ("scheduled_at", "first_sampled_at", "last_sampled_at", "queue_s", "preempted_s", "prefill_s", "decode_s")
     same += ("detokenize_s", "tpot_s")
     row = {name: request[name] for name in same}
-    row |= {"idx": index, "prompt_index": 0, "seq_id": 7 + index, "seed": 7 + index, "stop_string": "", "waits": [], "chunks": []}
+    row |= {
+        "idx": index,
+        "prompt_index": 0,
+        "seq_id": 7 + index,
+        "seed": 7 + index,
+        "stop_string": "",
+        "waits": [],
+        "chunks": [],
+    }
     start, end = request["scheduled_at"], request["first_sampled_at"]
     if start is not None:
         middle = (start + end) / 2
@@ -149,13 +195,45 @@ def make_sample(ts: int, load: float = 0.7, **changes: Any) -> dict[str, Any]:
     waiting = max(0, round(10 * (wave - 0.8)))
     active = round(60 * running)
     cached = 900 + round(300 * math.sin(ts / 300))
-    values: dict[str, Any] = {f"{n}_{p}_s": b * k * (0.6 + wave) for n, b in (("ttft", 0.07), ("itl", 0.013), ("e2e", 0.8)) for p, k in (("p50", 1), ("p95", 2.1), ("p99", 3.2))}
-    values |= {"prompt_tokens": round(900 * wave), "generation_tokens": round(420 * wave), "requests_finished": 5, "requests_errors": int(ts % 211 == 0)}
-    values |= {"running": running, "waiting": waiting, "waiting_kv_blocks": waiting // 2, "waiting_token_budget": waiting - waiting // 2}
-    values |= {"waiting_max_running": 0, "waiting_preempted": 0, "blocks_active": active, "blocks_cached": cached, "blocks_free": 2912 - active - cached}
+    values: dict[str, Any] = {
+        f"{n}_{p}_s": b * k * (0.6 + wave)
+        for n, b in (("ttft", 0.07), ("itl", 0.013), ("e2e", 0.8))
+        for p, k in (("p50", 1), ("p95", 2.1), ("p99", 3.2))
+    }
+    values |= {
+        "prompt_tokens": round(900 * wave),
+        "generation_tokens": round(420 * wave),
+        "requests_finished": 5,
+        "requests_errors": int(ts % 211 == 0),
+    }
+    values |= {
+        "running": running,
+        "waiting": waiting,
+        "waiting_kv_blocks": waiting // 2,
+        "waiting_token_budget": waiting - waiting // 2,
+    }
+    values |= {
+        "waiting_max_running": 0,
+        "waiting_preempted": 0,
+        "blocks_active": active,
+        "blocks_cached": cached,
+        "blocks_free": 2912 - active - cached,
+    }
     values |= {"prefix_queried_tokens": 800, "prefix_hit_tokens": round(800 * (0.4 + 0.2 * math.sin(ts / 90)))}
-    values |= {"busy_gateway": 0.11 * wave, "busy_tokenizer": 0.04 * wave, "busy_scheduler": 0.13 * wave, "busy_runner": min(1, 1.1 * wave), "busy_detokenizer": 0.05 * wave}
-    values |= {"prefill_step_s": 0.07, "mixed_step_s": 0.21 * wave, "decode_step_s": 0.5 * wave, "idle_s": 0.02, "steps": 60}
+    values |= {
+        "busy_gateway": 0.11 * wave,
+        "busy_tokenizer": 0.04 * wave,
+        "busy_scheduler": 0.13 * wave,
+        "busy_runner": min(1, 0.8 + 0.15 * wave),
+        "busy_detokenizer": 0.05 * wave,
+    }
+    values |= {
+        "prefill_step_s": 0.07,
+        "mixed_step_s": 0.21 * wave,
+        "decode_step_s": 0.5 * wave,
+        "idle_s": 0.02,
+        "steps": 60,
+    }
     return {"ts": ts, "replica": "", "values": values | changes}
 
 
@@ -300,8 +378,18 @@ class World:
         now = self.now
         rng = random.Random(1)
         for i in range(70):
-            row = make_request(f"req-{900 + i:06x}", now - 600 + 8 * i, decode_s=rng.uniform(0.2, 1.4), prefill_s=rng.uniform(0.02, 0.15), queue_s=rng.expovariate(30))
-            row |= {"output_tokens": rng.randrange(20, 200), "prompt_tokens": rng.randrange(40, 900), "finish_reason": rng.choice(["stop", "stop", "length"])}
+            row = make_request(
+                f"req-{900 + i:06x}",
+                now - 600 + 8 * i,
+                decode_s=rng.uniform(0.2, 1.4),
+                prefill_s=rng.uniform(0.02, 0.15),
+                queue_s=rng.expovariate(30),
+            )
+            row |= {
+                "output_tokens": rng.randrange(20, 200),
+                "prompt_tokens": rng.randrange(40, 900),
+                "finish_reason": rng.choice(["stop", "stop", "length"]),
+            }
             row |= {"endpoint": rng.choice(["/v1/chat/completions", "/v1/completions"])}
             self.add("requests", row)
         slow = make_request("req-slow01", now - 31, queue_s=1.84, preempted_s=0.42, preemptions=1)
@@ -309,20 +397,40 @@ class World:
         self.add("sequences", make_sequence(slow, waits=_waits_of_slow(slow), log_file="tokens.jsonl", log_offset=0))
         self.add_finished(make_request("req-good01", now - 12))
         self.add("requests", make_refused("req-refused", now - 9))
-        self.add("requests", make_request("req-abort1", now - 7, finish_reason="abort", http_status=0, output_tokens=11))
-        self.add("requests", make_refused("req-failed", now - 5, http_status=502, error_type="server_error", error_message="the replica died: runner killed by SIGKILL", replica="r0"))
+        self.add(
+            "requests", make_request("req-abort1", now - 7, finish_reason="abort", http_status=0, output_tokens=11)
+        )
+        self.add(
+            "requests",
+            make_refused(
+                "req-failed",
+                now - 5,
+                http_status=502,
+                error_type="server_error",
+                error_message="the replica died: runner killed by SIGKILL",
+                replica="r0",
+            ),
+        )
         self.add("requests", make_unfinished("req-run001", now - 2.4, "running", output_tokens=31))
         self.add("requests", make_unfinished("req-wait01", now - 1.1, "waiting"))
 
 
 def _waits_of_slow(row: dict[str, Any]) -> list[list[Any]]:
     start, scheduled, first = row["enqueued_at"], row["scheduled_at"], row["first_sampled_at"]
-    return [[start, "max_running"], [start + 0.3, "kv_blocks"], [scheduled, ""], [first + 0.2, "preempted"], [first + 0.62, ""]]
+    return [
+        [start, "max_running"],
+        [start + 0.3, "kv_blocks"],
+        [scheduled, ""],
+        [first + 0.2, "preempted"],
+        [first + 0.62, ""],
+    ]
 
 
 def make_directory(model_path: str = "", state: ReplicaState = ReplicaState.READY) -> Directory:
     """One replica."""
-    entry = ReplicaEntry("r0", 1, state, "all 4 stages ready", time.monotonic_ns() - 600_000_000_000, 1, {}, make_info(model_path))
+    entry = ReplicaEntry(
+        "r0", 1, state, "all 4 stages ready", time.monotonic_ns() - 600_000_000_000, 1, {}, make_info(model_path)
+    )
     return Directory(1, "ipc:///nowhere", [entry])
 
 

@@ -27,7 +27,9 @@ from tests.dashboard.factories import World, full_world, make_sample, make_unfin
 def serving(world: World, hub: Hub | None = None) -> Iterator[str]:
     """Serve in a thread; yields the base URL."""
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(world.sources(), hub or Hub(tick_s=0.2)), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        create_app(world.sources(), hub or Hub(tick_s=0.2)), log_level="warning", timeout_graceful_shutdown=1
+    )
     server = Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -50,7 +52,12 @@ def beat(world: World, turn: int) -> None:
         page.beat()
     world.pages["r0", Stage.SCHEDULER].set(Gauge.LAST_STEP_NS, time.monotonic_ns())
     world.pages["r0", Stage.SCHEDULER].add(Gauge.LAST_STEP_ID, 17)
-    for stage, share in ((Stage.RUNNER, 0.86), (Stage.SCHEDULER, 0.09), (Stage.TOKENIZER, 0.03), (Stage.DETOKENIZER, 0.04)):
+    for stage, share in (
+        (Stage.RUNNER, 0.86),
+        (Stage.SCHEDULER, 0.09),
+        (Stage.TOKENIZER, 0.03),
+        (Stage.DETOKENIZER, 0.04),
+    ):
         world.pages["r0", stage].add(Gauge.BUSY_NS, int(share * 1e9))
 
 

@@ -60,6 +60,9 @@ class Served:
             "serve", "--data-dir", str(data), "--port", str(self.port), "--dashboard-port", str(self.dashboard_port),
             *flags, env=env,
         )  # fmt: skip
+        self._needed = set(Stage) - {Stage.SUPERVISOR}
+        if "off" in flags[-1:] and "--telemetry" in flags:
+            self._needed -= {Stage.TELEMETRY}
         self._processes: dict[int, psutil.Process] = {}
 
     # --- life ---------------------------------------------------------------------------------------
@@ -79,8 +82,7 @@ class Served:
         except (FileNotFoundError, IndexError):
             return False
         stages = {page.owner.stage for page in pages if page.get(Gauge.READY)}
-        needed = set(Stage) - {Stage.SUPERVISOR}
-        return needed <= stages and self.status("/ready") == 200
+        return self._needed <= stages and self.status("/ready") == 200
 
     def run_folder(self) -> RunFolder:
         return RunFolder(sorted((self.data / "run").iterdir())[-1])

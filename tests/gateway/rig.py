@@ -127,6 +127,7 @@ class FakeReplica:
 
     def close(self) -> None:
         self._task.cancel()
+        self._outbox.flush_and_close(linger_ms=0)
         self._context.destroy(linger=0)
 
 

@@ -74,10 +74,23 @@ async def test_leaving_while_the_body_is_sent_is_an_abort(rig: Rig, replica: Fak
     async with connected(rig) as client:
         client.post({}, cut=5)
         await client.writer.drain()
-        await until(lambda: bool(rig.service._active))
+        await until(lambda: rig.gateway._http.server_state.tasks != set())
         await client.leave()
         finished = await ended(rig)
     assert (finished.finish_reason, finished.http_status) == (FinishReason.ABORT, 0)
+    assert replica.seen == []
+
+
+async def test_a_request_that_is_complete_after_the_drain_began_is_refused(rig: Rig, replica: FakeReplica) -> None:
+    async with connected(rig) as client:
+        client.post({"user": "abcde"}, cut=5)
+        await client.writer.drain()
+        await until(lambda: rig.gateway._http.server_state.tasks != set())
+        await rig.tell(Drain(deadline_ns=2**62))
+        await rig.hear(Drained)
+        client.writer.write(b'cde"}')
+        await client.reader.readuntil(b"draining")
+        assert (await ended(rig)).http_status == 503
     assert replica.seen == []
 
 
@@ -377,7 +390,7 @@ async def test_a_slow_reader_gets_all_of_its_stream_in_fewer_events(rig: Rig, re
 
 
 async def test_a_reader_that_never_reads_is_aborted(
-    rig: Rig, replica: FakeReplica, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, replica: FakeReplica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(delivery, "SLOW_AFTER_S", 0.1)
     text = "x" * 10_000
@@ -390,6 +403,7 @@ async def test_a_reader_that_never_reads_is_aborted(
         assert (finished.finish_reason, finished.error_type) == (FinishReason.ABORT, "slow_reader")
         await replica.saw(Abort)
         await until(lambda: not rig.gateway._http.server_state.connections)
+    assert not caplog.records
 
 
 async def test_messages_of_each_link_are_counted(rig: Rig) -> None:

@@ -116,7 +116,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sim.begin()
         if self.sim.plan is not None:
             self.sim.end()
-        self.sim.run()
+        sequences = len(self.sim.journal.of(SequenceQueued))
+        self.sim.run(most_steps=10 + 3 * sequences * self.sim.limits.longest_sequence)
         self.sim.check_idle()
         self._check_ends()
         self._check_answers()

@@ -144,9 +144,9 @@ def test_a_request_travels_through_the_process(peers: Peers) -> None:
     assert (second.starts, second.token_ids, second.new_blocks, second.starting) == ([3], [5], [[]], [])
     peers.answer(second, 7)
     assert peers.news() == [StepTokens(2, 3, [1], [7], ["length"])]
-    peers.await_gauges(lambda get: get(Gauge.RUNNING) == 0 == get(Gauge.PENDING_SINCE_NS))
+    peers.await_gauges(lambda get: get(Gauge.SENT_RUNNER) == 2 and get(Gauge.SENT_DETOKENIZER) == 3)
+    assert peers.gauges.get(Gauge.RUNNING) == peers.gauges.get(Gauge.PENDING_SINCE_NS) == 0
     assert peers.gauges.get(Gauge.LAST_STEP_ID) == 2
-    assert (peers.gauges.get(Gauge.SENT_RUNNER), peers.gauges.get(Gauge.SENT_DETOKENIZER)) == (2, 3)
     assert peers.gauges.get(Gauge.BLOCKS_CACHED) + peers.gauges.get(Gauge.BLOCKS_FREE) == 8
 
 
@@ -170,7 +170,9 @@ def test_refusals_stop_hits_and_a_lost_gateway(peers: Peers) -> None:
     assert isinstance(refused, Refused)
     peers.send(make_enqueue(request_id="a", max_tokens=9), make_enqueue(request_id="b", max_tokens=9))
     plan = peers.plan()
+    peers.await_gauges(lambda get: get(Gauge.RUNNING) == 2)
     peers.send(StopHit(1))
+    peers.await_gauges(lambda get: get(Gauge.RUNNING) == 1)
     peers.tell(Directory(2, "", []))
     peers.await_gauges(lambda get: get(Gauge.RUNNING) == 0)
     peers.answer(plan)
