@@ -79,7 +79,7 @@ class Site:
             "path": request.url.path,
             "window": window,
             "health": health(self.sources.live),
-            "live": "",
+            "live": "page=",
             "status": status,
         }
         return HTMLResponse(self.render(template, **{**shell, **context}), status_code=status)

@@ -4,13 +4,14 @@ The owner stores 64-bit integers in fixed slots; anybody on the host maps the fi
 asking. The page outlives its process, so the last state of a dead stage can still be seen.
 
 A page starts with a header (magic, length of the metadata, metadata as JSON), the slots follow at a fixed
-offset, eight bytes each, little endian.
+offset, eight bytes each, in the host's byte order. They are read and written through a view of 8-byte words,
+each in one piece: `struct.pack_into` zeroes the place first, which another process can see.
 """
 
 from __future__ import annotations
 
 import mmap
-import struct
+import sys
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -22,7 +23,6 @@ from telemetry.events import Stage
 PAGE_BYTES = 4096
 _MAGIC = b"VGAUGE01"
 _SLOTS_AT = 1024
-_SLOT = struct.Struct("<q")
 SUFFIX = ".gauges"
 
 
@@ -93,20 +93,22 @@ class GaugePage:
         if len(meta) > _SLOTS_AT - 16:
             raise ValueError(f"gauge page metadata is {len(meta)} bytes, more than fits")
         self.path = path
-        with path.open("w+b") as f:
+        path.unlink(missing_ok=True)  # whoever has the old file mapped keeps it whole
+        with path.open("x+b") as f:
             f.truncate(PAGE_BYTES)
             self._map = mmap.mmap(f.fileno(), PAGE_BYTES)
-        self._map[8:16] = _SLOT.pack(len(meta))
+        self._slots = memoryview(self._map)[_SLOTS_AT:].cast("q")
+        self._map[8:16] = len(meta).to_bytes(8, sys.byteorder)
         self._map[16 : 16 + len(meta)] = meta
         self._map[:8] = _MAGIC
 
     def set(self, gauge: Gauge, value: int) -> None:
         """Store `value`."""
-        _SLOT.pack_into(self._map, _SLOTS_AT + 8 * gauge, value)
+        self._slots[gauge] = value
 
     def get(self, gauge: Gauge) -> int:
         """Read back a slot."""
-        return int(_SLOT.unpack_from(self._map, _SLOTS_AT + 8 * gauge)[0])
+        return self._slots[gauge]
 
     def add(self, gauge: Gauge, amount: int = 1) -> None:
         """Add to a slot. Only the owner may (there is no lock)."""
@@ -118,6 +120,7 @@ class GaugePage:
 
     def close(self) -> None:
         """Unmap; the file stays."""
+        self._slots.release()
         self._map.close()
 
 
@@ -131,12 +134,13 @@ class GaugeReader:
         if self._map[:8] != _MAGIC:
             self._map.close()
             raise ValueError(f"{path} is not a gauge page")
-        length = _SLOT.unpack_from(self._map, 8)[0]
+        self._slots = memoryview(self._map)[_SLOTS_AT:].cast("q")
+        length = int.from_bytes(self._map[8:16], sys.byteorder)
         self.owner = msgspec.json.decode(self._map[16 : 16 + length], type=PageOwner)
 
     def get(self, gauge: Gauge) -> int:
         """Read a slot."""
-        return int(_SLOT.unpack_from(self._map, _SLOTS_AT + 8 * gauge)[0])
+        return self._slots[gauge]
 
     def heartbeat_age_s(self) -> float:
         """Seconds since the owner's last beat."""
@@ -144,6 +148,7 @@ class GaugeReader:
 
     def close(self) -> None:
         """Unmap."""
+        self._slots.release()
         self._map.close()
 
 

@@ -6,8 +6,8 @@ reader counts how many it missed. The promise covers the death of any process, n
 
 Layout of the file::
 
-    0      8        16       24       32                          4096                    4096 + capacity
-    ├ magic ┼ capacity ┼ head ┼ tail ┼ owner (length, JSON) … ────┼ ring of frames ────────┤
+    0       8          16     24     32             40            4096             4096 + capacity
+    ├ magic ┼ capacity ┼ head ┼ tail ┼ owner length ┼ owner, JSON ┼ ring of frames ──┤
 
     frame = length u32 │ crc32 u32 │ sequence number u64 │ body, padded to 8 bytes
 
@@ -39,10 +39,12 @@ DEFAULT_CAPACITY_BYTES = 8 << 20
 
 _MAGIC = b"VJOURN01"
 _RING_AT = 4096
-_U64 = struct.Struct("<Q")
 _FRAME = struct.Struct("<IIQ")
 _FILLER = 0xFFFFFFFF
-_CAPACITY_AT, _HEAD_AT, _TAIL_AT, _OWNER_AT = 8, 16, 24, 32
+_OWNER_AT = 40
+_CAPACITY, _HEAD, _TAIL, _OWNER_BYTES = 1, 2, 3, 4
+"""Words of the header. They are read and written through a view of 8-byte words, each in one piece:
+`struct.pack_into` zeroes the place first, which another process can see."""
 
 
 class JournalOwner(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class JournalWriter:
         if capacity_bytes % 8 or capacity_bytes < 4096:
             raise ValueError(f"capacity {capacity_bytes} must be a multiple of 8 and at least 4096 bytes")
         meta = msgspec.json.encode(owner)
-        if len(meta) > _RING_AT - _OWNER_AT - 8:
+        if len(meta) > _RING_AT - _OWNER_AT:
             raise ValueError(f"journal metadata is {len(meta)} bytes, more than fits")
         self.path = path
         self.dropped = 0
@@ -78,11 +80,12 @@ class JournalWriter:
         with path.open("x+b") as f:
             f.truncate(_RING_AT + capacity_bytes)
             self._map = mmap.mmap(f.fileno(), _RING_AT + capacity_bytes)
+        self._words = memoryview(self._map)[:_RING_AT].cast("Q")
         self._head = self._tail = self._seq = 0
         self._encoder = msgspec.msgpack.Encoder()
-        self._put(_CAPACITY_AT, capacity_bytes)
-        self._put(_OWNER_AT, len(meta))
-        self._map[_OWNER_AT + 8 : _OWNER_AT + 8 + len(meta)] = meta
+        self._words[_CAPACITY] = capacity_bytes
+        self._words[_OWNER_BYTES] = len(meta)
+        self._map[_OWNER_AT : _OWNER_AT + len(meta)] = meta
         self._map[:8] = _MAGIC
 
     def append(self, record: Record) -> None:
@@ -100,7 +103,7 @@ class JournalWriter:
             if rest >= _FRAME.size:
                 _FRAME.pack_into(self._map, _RING_AT + position, _FILLER, 0, self._seq)
             self._head += rest
-            self._put(_HEAD_AT, self._head)
+            self._words[_HEAD] = self._head
             position = 0
         self._make_room(size)
         at = _RING_AT + position
@@ -108,10 +111,11 @@ class JournalWriter:
         self._map[at + _FRAME.size : at + _FRAME.size + len(body)] = body
         self._seq += 1
         self._head += size
-        self._put(_HEAD_AT, self._head)
+        self._words[_HEAD] = self._head
 
     def close(self) -> None:
         """Unmap; the file and its records stay."""
+        self._words.release()
         self._map.close()
 
     def _make_room(self, size: int) -> None:
@@ -120,10 +124,7 @@ class JournalWriter:
             return
         while self._tail < limit:
             self._tail += _stride(self._map, self._tail, self._capacity)
-        self._put(_TAIL_AT, self._tail)
-
-    def _put(self, at: int, value: int) -> None:
-        _U64.pack_into(self._map, at, value)
+        self._words[_TAIL] = self._tail
 
 
 def _stride(ring: mmap.mmap, offset: int, capacity: int) -> int:
@@ -148,9 +149,9 @@ class JournalReader:
         with path.open("rb") as f:
             self._map = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
         try:
+            self._words = memoryview(self._map)[:_RING_AT].cast("Q")
             self._capacity, self.owner = self._header()
-        except (ValueError, msgspec.MsgspecError, struct.error) as e:
-            self._map.close()
+        except (ValueError, TypeError, IndexError, msgspec.MsgspecError) as e:
             raise ValueError(f"{path} is not a journal: {e}") from e
         self.path = path
         self.cursor = cursor
@@ -166,7 +167,7 @@ class JournalReader:
         ``cursor`` and ``next_seq`` stand behind the last record taken, so a caller that stops early
         loses nothing.
         """
-        head = self._get(_HEAD_AT)
+        head = self._words[_HEAD]
         taken = 0
         while self.cursor < head and taken < limit:
             record = self._take(head)
@@ -177,20 +178,21 @@ class JournalReader:
 
     def unread_bytes(self) -> int:
         """How far the head is ahead of the cursor."""
-        return max(0, self._get(_HEAD_AT) - self.cursor)
+        return max(0, self._words[_HEAD] - self.cursor)
 
     def close(self) -> None:
         """Unmap."""
+        self._words.release()
         self._map.close()
 
     def _header(self) -> tuple[int, JournalOwner]:
         if self._map[:8] != _MAGIC:
             raise ValueError("no magic number")
-        capacity = self._get(_CAPACITY_AT)
+        capacity = self._words[_CAPACITY]
         if _RING_AT + capacity != len(self._map):
             raise ValueError(f"capacity {capacity} is not that of the file")
-        length = self._get(_OWNER_AT)
-        return capacity, msgspec.json.decode(self._map[_OWNER_AT + 8 : _OWNER_AT + 8 + length], type=JournalOwner)
+        length = self._words[_OWNER_BYTES]
+        return capacity, msgspec.json.decode(self._map[_OWNER_AT : _OWNER_AT + length], type=JournalOwner)
 
     def _take(self, head: int) -> AnyRecord | None:
         """Take the frame at the cursor and move on; None for a filler, an overwritten or a damaged frame."""
@@ -250,11 +252,8 @@ class JournalReader:
 
     def _overrun(self) -> bool:
         """Whether the writer has overwritten the cursor; if so, jump to the oldest whole frame."""
-        tail = self._get(_TAIL_AT)
+        tail = self._words[_TAIL]
         if self.cursor >= tail:
             return False
         self.cursor = tail
         return True
-
-    def _get(self, at: int) -> int:
-        return int(_U64.unpack_from(self._map, at)[0])

@@ -67,10 +67,8 @@
     if (!paused) catchUp();
     document.dispatchEvent(new CustomEvent("vitrine:pause"));
   }
-  if (document.body.hasAttribute("sse-connect")) {
-    pause.hidden = false;
-    pause.addEventListener("click", () => setPaused(!vitrine.paused));
-  }
+  pause.hidden = false;
+  pause.addEventListener("click", () => setPaused(!vitrine.paused));
 
   // --- the connection -----------------------------------------------------------------------------------
   // A tick comes about every second; when none comes, or the stream breaks, the page says so.
@@ -143,7 +141,7 @@
   const KEYS = {
     "/": () => { $("search").focus(); $("search").select(); },
     "?": () => $("help").showModal(),
-    p: () => { if (!pause.hidden) setPaused(!vitrine.paused); },
+    p: () => setPaused(!vitrine.paused),
     j: () => step(1),
     k: () => step(-1),
   };

@@ -40,7 +40,7 @@ def vitrine(*args: str, env: dict[str, str] | None = None, **kwargs) -> subproce
     )  # fmt: skip
 
 
-def runs(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     """Whether it is still there, and not only waiting to be reaped."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -119,7 +119,7 @@ class Served:
 
     def leftovers(self) -> list[str]:
         """Processes, sockets and run folders that should be gone by now."""
-        alive = [f"process {p.pid}" for p in self._processes.values() if runs(p)]
+        alive = [f"process {p.pid}" for p in self._processes.values() if is_alive(p)]
         runs = [str(p) for p in (self.data / "run").iterdir()]
         sockets = [] if self.socket_dir is None else [str(self.socket_dir)] * self.socket_dir.exists()
         return alive + runs + sockets

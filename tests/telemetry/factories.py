@@ -198,9 +198,7 @@ class Story:
         return self.stage(Stage.SCHEDULER, make_step(next(self._step_ids), self.ns(at), rows, **changes))
 
     def ended(self, seq_id, at=51.0, reason=FinishReason.STOP, tokens=3, cached=0, preemptions=0):
-        return self.stage(
-            Stage.SCHEDULER, SequenceEnded(seq_id, self.ns(at), reason, tokens, cached, preemptions, "")
-        )
+        return self.stage(Stage.SCHEDULER, SequenceEnded(seq_id, self.ns(at), reason, tokens, cached, preemptions, ""))
 
     def detokenized(self, seq_id, request_id="req-1", index=0, first=30.5, at=51.5, tokens=3, stop_string=""):
         return self.stage(
@@ -211,9 +209,7 @@ class Story:
     # --- supervisor ---
 
     def replica_state(self, state=ReplicaState.READY, at=0.0, info=None, reason=""):
-        return self.supervisor(
-            ReplicaStateChanged(self.ns(at), self.replica, self.incarnation, state, reason, info)
-        )
+        return self.supervisor(ReplicaStateChanged(self.ns(at), self.replica, self.incarnation, state, reason, info))
 
     def died(self, stage=Stage.RUNNER, at=40.0, how="killed by SIGKILL"):
         replica = "" if stage is Stage.GATEWAY else self.replica
