@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -46,12 +47,23 @@ from telemetry.journal import JournalOwner, JournalWriter
 
 _PR_SET_PDEATHSIG = 1
 BEAT_INTERVAL_S = 0.25
+LISTEN_FD_VARIABLE = "VITRINE_LISTEN_FD"
+"""Environment variable with the number of an inherited, listening socket."""
+
 EXIT_FAILED = 3
 """Exit code of a child that said Failed: trying again will not help."""
 
 
 class CannotStartError(Exception):
     """The stage cannot start; the message is one clear line for the operator."""
+
+
+def inherited_listener() -> socket.socket:
+    """The listening socket that the supervisor bound. Raises CannotStartError."""
+    try:
+        return socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
+    except (KeyError, ValueError, OSError) as e:
+        raise CannotStartError(f"{LISTEN_FD_VARIABLE} does not name a listening socket: {e}") from e
 
 
 class Journal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +19,10 @@ from engine.gateway.errors import unavailable
 from engine.gateway.exchange import ABORT_CONNECTION
 from engine.gateway.service import Service
 from engine.messages import ControlMessage, Directory, Drain, Drained, Ready, Stop
-from engine.process import BEAT_INTERVAL_S, CannotStartError, ControlLine, ProcessContext
+from engine.process import BEAT_INTERVAL_S, ControlLine, ProcessContext, inherited_listener
 from engine.transport import Inbox
 from telemetry.gauges import Gauge
 
-LISTEN_FD_VARIABLE = "VITRINE_LISTEN_FD"
 KEEP_ALIVE_S = 60
 STOP_GRACE_S = 2
 """After Stop, connections that are still busy get this long."""
@@ -164,14 +162,6 @@ def _watch(zmq_socket: zmq.Socket[Any], on_readable: Callable[[], None]) -> None
     loop = asyncio.get_running_loop()
     loop.add_reader(zmq_socket.fileno(), on_readable)
     loop.call_soon(on_readable)
-
-
-def inherited_listener() -> socket.socket:
-    """The listening socket that the supervisor bound. Raises CannotStartError."""
-    try:
-        return socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
-    except (KeyError, ValueError, OSError) as e:
-        raise CannotStartError(f"{LISTEN_FD_VARIABLE} does not name a listening socket: {e}") from e
 
 
 def main(context: ProcessContext) -> None:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from engine.gateway_watch import GatewayWatch
 from engine.messages import Abort, DataMessage, Enqueue, StepResult, StepTokens, StopHit
 from engine.scheduler.arrivals import Arrivals
-from engine.scheduler.gateway_watch import GatewayWatch
 from engine.scheduler.kv_cache import KVCache
 from engine.scheduler.limits import Limits
 from engine.scheduler.planner import Planner

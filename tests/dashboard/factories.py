@@ -379,7 +379,7 @@ class World:
         rng = random.Random(1)
         for i in range(70):
             row = make_request(
-                f"req-{900 + i:06x}",
+                f"req-{1796100000000 + 8000 * i:012x}{rng.getrandbits(48):012x}",
                 now - 600 + 8 * i,
                 decode_s=rng.uniform(0.2, 1.4),
                 prefill_s=rng.uniform(0.02, 0.15),

@@ -87,8 +87,8 @@ async def kill_stages(served: Served, chooser: random.Random, done: asyncio.Even
     """Kill a random stage as soon as all are up again, at random moments."""
     kills = 0
     while kills < KILLS:
-        await asyncio.sleep(chooser.uniform(0.2, 1.5))
         await asyncio.to_thread(served.eventually, lambda: served.status("/ready") == 200, 60, "ready again")
+        await asyncio.sleep(chooser.uniform(0.0, 5.0))
         page = served.page(chooser.choice(VICTIMS))
         if page is None:
             continue  # on its way back
@@ -103,18 +103,15 @@ async def kill_stages(served: Served, chooser: random.Random, done: asyncio.Even
 
 
 async def load(served: Served, chooser: random.Random, done: asyncio.Event) -> list[Outcome]:
-    """At least REQUESTS requests, and going on until the last kill."""
+    """At least REQUESTS requests that were let in, and going on until the last kill."""
     outcomes: list[Outcome] = []
-    started = 0
 
     async def worker(client: httpx.AsyncClient) -> None:
-        nonlocal started
-        while started < REQUESTS or not done.is_set():
-            started += 1
+        while sum(o.kind != "refused" for o in outcomes) < REQUESTS or not done.is_set():
             outcome = await ask(client, served.url, chooser, leave=chooser.random() < 1 / 3)
             outcomes.append(outcome)
-            if outcome.kind in ("refused", "broken") or not outcome.request_id:
-                await asyncio.sleep(0.3)
+            if outcome.kind in ("refused", "broken"):
+                await asyncio.sleep(0.5)
 
     limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=120, limits=limits) as client:
@@ -136,8 +133,8 @@ def test_every_request_ends_exactly_once_whatever_dies(serve):
     outcomes, kills = asyncio.run(everything())
     tally = collections.Counter(o.kind for o in outcomes)
     print(f"{len(outcomes)} requests, {kills} kills: {dict(tally)}")
-    assert kills == KILLS and len(outcomes) >= REQUESTS
-    assert tally["finished"] and tally["error"] and tally["aborted"] and not tally["hung"]
+    assert kills == KILLS and len(outcomes) - tally["refused"] >= REQUESTS
+    assert tally["finished"] > 50 and tally["error"] and tally["aborted"] > 30 and not tally["hung"]
 
     served.eventually(served.idle, 30, "gauges idle, pool whole")
     served.eventually(lambda: not open_rows(served), 30, "no request open in the store")

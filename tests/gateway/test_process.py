@@ -14,9 +14,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine.gateway.server import inherited_listener
 from engine.messages import Failed, Hello, Ready, Stop
-from engine.process import CannotStartError
+from engine.process import CannotStartError, inherited_listener
 from engine.run_folder import RunFolder, control_address
 from engine.transport import decode_control, encode
 from telemetry.events import ProcessStopping, Stage

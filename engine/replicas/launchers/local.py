@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from engine.process import LISTEN_FD_VARIABLE
 from telemetry.events import Stage
 
-LISTEN_FD_VARIABLE = "VITRINE_LISTEN_FD"
 _MODULES = {
     Stage.GATEWAY: "engine.gateway",
     Stage.TOKENIZER: "engine.tokenizer",

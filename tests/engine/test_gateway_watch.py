@@ -1,4 +1,4 @@
-from engine.scheduler.gateway_watch import GatewayWatch
+from engine.gateway_watch import GatewayWatch
 
 
 def test_a_later_gateway_makes_earlier_ones_stale_whoever_says_so() -> None:

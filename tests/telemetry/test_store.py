@@ -1,0 +1,257 @@
+import sqlite3
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from telemetry import schema, store
+from telemetry.facts import Scope
+from telemetry.queries import CursorError, RequestFilters, open_reader
+from telemetry.replicas import Replicas, event_row
+from telemetry.rows import request_row, sequence_rows, step_row
+from telemetry.store import Batch, Store, StoreError
+from tests.telemetry.factories import Story, make_info
+from tests.telemetry.test_assembly import Assembly, assemble, only
+
+
+@pytest.fixture
+def writer(tmp_path):
+    writer = Store(tmp_path)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def reader(writer, tmp_path):
+    reader = open_reader(tmp_path)
+    yield reader
+    reader.close()
+
+
+def done(request_id="req-1", at=0.0, **changes):
+    story = Story()
+    story.complete_request(request_id, at, **changes)
+    return only(assemble(story, at=at + 1000))
+
+
+def finished_batch(*requests):
+    batch = Batch()
+    for facts in requests:
+        batch.finished[facts.request_id] = request_row(facts, 1.0)
+        batch.sequences += sequence_rows(facts, {0: ("tokens-1.jsonl", 17)})
+    return batch
+
+
+def test_a_finished_request_comes_back_with_all_its_columns(writer, reader):
+    writer.commit(finished_batch(done()), {}, {})
+    row = reader.get_request("req-1")
+    assert set(row) == {c.name for c in schema.requests.c}
+    assert row["state"] == "finished"
+    assert row["received_ts"] == 1_800_000_000
+    assert row["ttft_s"] == pytest.approx(0.031)
+    assert row["first_increment_at"] == pytest.approx(0.031)
+    assert row["params"] == {"max_tokens": 16, "temperature": 0.0}
+    assert row["incarnation_id"] == "run/r0.1"
+    (sequence,) = reader.get_sequences("req-1")
+    assert set(sequence) == {c.name for c in schema.sequences.c}
+    assert sequence["waits"] == [[pytest.approx(0.005), "kv_blocks"], [pytest.approx(0.010), ""]]
+    assert sequence["chunks"] == [[pytest.approx(0.027), pytest.approx(0.030), 4, 1]]
+    assert (sequence["log_file"], sequence["log_offset"]) == ("tokens-1.jsonl", 17)
+    assert reader.get_request("nobody") is None
+
+
+def test_writing_twice_changes_nothing(writer, reader):
+    batch = finished_batch(done())
+    writer.commit(batch, {}, {})
+    writer.commit(batch, {}, {})
+    assert len(reader.list_requests().rows) == len(reader.get_sequences("req-1")) == 1
+
+
+def test_a_finished_request_does_not_run_again(writer, reader):
+    story = Story()
+    story.received()
+    assembly = Assembly("run")
+    assemble(story, at=1, assembly=assembly)
+    running = Batch(running={"req-1": request_row(only(assembly.live()), 2.0)})
+    writer.commit(running, {}, {})
+    assert reader.get_request("req-1")["state"] == "tokenizing"
+    writer.commit(finished_batch(done()), {}, {})
+    writer.commit(running, {}, {})
+    assert reader.get_request("req-1")["state"] == "finished"
+    assert writer.finished_ids(["req-1", "req-2"]) == {"req-1"}
+    assert writer.finished_ids([]) == set()
+
+
+def test_pages_go_by_key_and_do_not_shift(writer, reader):
+    writer.commit(finished_batch(*(done(f"req-{i}", at=float(i // 2)) for i in range(7))), {}, {})
+    first = reader.list_requests(limit=3)
+    assert [row["request_id"] for row in first.rows] == ["req-6", "req-5", "req-4"]
+    writer.commit(finished_batch(done("req-9", at=100.0)), {}, {})
+    second = reader.list_requests(limit=3, cursor=first.cursor)
+    assert [row["request_id"] for row in second.rows] == ["req-3", "req-2", "req-1"]
+    third = reader.list_requests(limit=3, cursor=second.cursor)
+    assert [row["request_id"] for row in third.rows] == ["req-0"]
+    assert third.cursor == ""
+    for bad in ("x", "!!", "e30="):
+        with pytest.raises(CursorError):
+            reader.list_requests(cursor=bad)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"state": "finished"}, ["b", "a"]),
+        ({"state": "running"}, []),
+        ({"finish_reason": "length"}, ["b"]),
+        ({"trace_id": "1" * 32}, ["a"]),
+        ({"id_prefix": "b"}, ["b"]),
+        ({"id_prefix": "mine"}, ["a"]),
+        ({"id_prefix": "%"}, []),
+        ({"replica": "r0", "endpoint": "/v1/completions", "model": "tiny"}, ["b", "a"]),
+        ({"min_output_tokens": 4}, ["b"]),
+        ({"min_e2e_s": 0.08}, ["b"]),
+        ({"min_ttft_s": 1.0}, []),
+        ({"since": 1_800_000_000.5}, ["b"]),
+        ({"until": 1_800_000_000.5}, ["a"]),
+    ],
+)
+def test_filters(writer, reader, filters, expected):
+    a = done("a", trace_id="1" * 32, client_request_id="mine")
+    b = done("b", at=1000.0, tokens=(1, 2, 3, 4, 5), reason="length")
+    writer.commit(finished_batch(a, b), {}, {})
+    found = reader.list_requests(RequestFilters(**filters)).rows
+    assert [row["request_id"] for row in found] == expected
+
+
+def make_steps(count):
+    story = Story()
+    story.received()
+    seq = story.queued()
+    for i in range(count):
+        story.step(20 + i, (seq, i, 1, i))
+    assembly = Assembly("run")
+    assemble(story, at=1, assembly=assembly)
+    return [step_row(step, 0) for step in assembly.take_steps()]
+
+
+def test_steps_come_back_with_their_plan_and_are_a_ring(writer, reader, monkeypatch):
+    monkeypatch.setattr(store, "STEPS_KEPT", 10)
+    writer.commit(Batch(steps=make_steps(25)), {}, {})
+    writer.trim(0.0, [])
+    rows = reader.steps(0, 1e12)
+    assert [row["step_id"] for row in rows] == list(range(16, 26))
+    assert rows[0]["plan"] == [["req-1", 0, 15, 1, 15]]
+    assert [row["step_id"] for row in reader.steps(0, 1e12, limit=2)] == [24, 25]
+    assert reader.steps(0, 1e12, incarnation_id="other") == []
+    assert reader.get_step("run/r0.1", 20)["num_seqs"] == 1
+    assert reader.get_step("run/r0.1", 3) is None
+
+
+def test_samples_are_read_by_window_and_old_ones_go(writer, reader):
+    rows = [{"ts": ts, "replica": r, "values": {"running": ts}} for ts in (1, 2, 3) for r in ("", "r0")]
+    writer.commit(Batch(samples=rows), {}, {})
+    assert [row["values"]["running"] for row in reader.samples(2, 4)] == [2, 3]
+    writer.trim(3 + store.SAMPLES_KEPT_S, [])
+    assert [row["ts"] for row in reader.samples(0, 9, "r0")] == [3]
+
+
+def test_incarnations_and_events(writer, reader):
+    replicas = Replicas("run")
+    story = Story()
+    changes = [("starting", None), ("ready", make_info()), ("unhealthy", None)]
+    batch = Batch()
+    for i, (state, info) in enumerate(changes):
+        record = story.replica_state(state, at=i, info=info, reason=f"because {i}")
+        row = replicas.change(record, float(i))
+        batch.incarnations[row["id"]] = row
+        batch.replica_events.append(event_row(record, float(i)))
+    batch.replica_events.append(event_row(story.died(), 3.0))
+    writer.commit(batch, {}, {})
+    (row,) = reader.incarnations()
+    assert (row["id"], row["state"], row["ready_ts"], row["ended_ts"]) == ("run/r0.1", "unhealthy", 1.0, 2.0)
+    assert row["model_sha256"] == "mmmmmmmm"
+    assert [e["event"] for e in reader.replica_events()] == ["died", "unhealthy", "ready", "starting"]
+    assert len(reader.replica_events(since=2.0)) == 2
+
+
+def test_positions_and_state_move_with_the_rows(writer):
+    writer.commit(Batch(), {"/a.journal": (100, 5)}, {"metrics": b"1"})
+    writer.commit(Batch(), {"/a.journal": (200, 9), "/b.journal": (1, 1)}, {"metrics": b"2"})
+    assert writer.next_seqs() == {"/a.journal": 9, "/b.journal": 1}
+    assert writer.state("metrics") == b"2"
+    assert writer.state("nothing") is None
+    writer.trim(0.0, ["/b.journal"])
+    assert writer.next_seqs() == {"/b.journal": 1}
+
+
+def test_nothing_is_written_when_a_part_of_it_cannot_be(writer, reader):
+    batch = finished_batch(done())
+    batch.steps.append({**make_steps(1)[0], "kind": None})
+    with pytest.raises(Exception, match="NOT NULL"):
+        writer.commit(batch, {"/a.journal": (1, 1)}, {})
+    assert reader.get_request("req-1") is None
+    assert writer.next_seqs() == {}
+
+
+def test_requests_nobody_knows_of_any_more_are_ended(writer, reader):
+    story = Story()
+    story.received("lost")
+    story.received("open")
+    assembly = Assembly("run")
+    assemble(story, at=1, assembly=assembly)
+    writer.commit(Batch(running={f.request_id: request_row(f, 1.0) for f in assembly.live()}), {}, {})
+    assert writer.close_orphans({"open"}) == 1
+    row = reader.get_request("lost")
+    assert (row["state"], row["finish_reason"], row["error_type"]) == ("finished", "error", "records_lost")
+    assert reader.get_request("open")["state"] == "tokenizing"
+
+
+def test_a_locked_store_fails_soon_and_works_again(writer, tmp_path):
+    other = sqlite3.connect(tmp_path / schema.STORE_FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(OperationalError):
+        writer.commit(finished_batch(done()), {}, {})
+    other.execute("ROLLBACK")
+    other.close()
+    writer.commit(finished_batch(done()), {}, {})
+
+
+def test_a_damaged_store_is_put_aside(tmp_path):
+    (tmp_path / schema.STORE_FILE).write_bytes(b"not a database" * 1000)
+    again = Store(tmp_path)
+    assert again.set_aside is not None and again.set_aside.exists()
+    again.commit(finished_batch(done()), {}, {})
+    again.close()
+
+
+def test_a_store_of_another_schema_is_refused(tmp_path, writer):
+    with sqlite3.connect(tmp_path / schema.STORE_FILE) as connection:
+        connection.execute("UPDATE schema_version SET version = 99")
+    with pytest.raises(StoreError, match="schema 99"):
+        Store(tmp_path)
+
+
+def test_pending_rows_are_bounded(monkeypatch):
+    monkeypatch.setattr(store, "_PENDING_ROWS", 5)
+    batch = finished_batch(*(done(f"req-{i}") for i in range(8)))
+    assert batch.shed() == 6
+    assert list(batch.finished) == [f"req-{i}" for i in range(3, 8)]
+
+
+def test_audit(writer, reader):
+    reader.append_audit("ann", "restart", "r0", "done")
+    reader.append_audit("bob", "drain", "r1", "refused")
+    assert [(row["who"], row["action"]) for row in reader.list_audit()] == [("bob", "drain"), ("ann", "restart")]
+
+
+def test_there_is_no_reader_without_a_store(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        open_reader(tmp_path)
+
+
+def test_a_token_line_that_is_gone_is_none(reader, tmp_path):
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "a.jsonl").write_text('{"x": 1}\n')
+    assert reader.token_line("a.jsonl", 0) == {"x": 1}
+    assert reader.token_line("a.jsonl", 5) is None
+    assert reader.token_line("../vitrine.db", 0) is None
+    assert str(Scope("r0", 2)) == "r0.2"
