@@ -37,6 +37,11 @@ def count(number: float | None) -> str:
     return f"{number:.1f}"
 
 
+def number(amount: float, thing: str) -> str:
+    """``1, "request"`` → ``1 request``; ``2 requests``."""
+    return f"{count(amount)} {thing}{'' if amount == 1 else 's'}"
+
+
 def percent(ratio: float | None) -> str:
     """``0.873`` → ``87 %``; one decimal below ten percent."""
     if ratio is None:

@@ -115,7 +115,7 @@ class Live:
                 replica=page.owner.replica,
                 incarnation=page.owner.incarnation,
                 pid=page.owner.pid,
-                ready=bool(page.get(Gauge.READY)),
+                ready=bool(page.get(Gauge.READY)) or page.owner.stage is Stage.SUPERVISOR,
                 heartbeat_age_s=max(0.0, page.heartbeat_age_s()),
                 busy=busy.get((page.owner.pid, page.owner.stage)),
                 queue_depth=_queue_depth(page, pages),

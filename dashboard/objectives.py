@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dashboard.formatting import count, duration, percent
+from dashboard.formatting import count, duration, number, percent
 from dashboard.history import Sample
 
 TTFT_P95_S = 1.0
@@ -76,8 +76,8 @@ def _throughput(samples: Sequence[Sample]) -> Tile:
     out = sum(values.get("generation_tokens") or 0 for values in latest) / len(latest)
     tokens_in = sum(values.get("prompt_tokens") or 0 for values in latest) / len(latest)
     now = latest[-1]
-    running, waiting = count(now.get("running") or 0), count(now.get("waiting") or 0)
-    words = f"{count(tokens_in)} tokens/s read; {running} sequences running, {waiting} waiting."
+    running, waiting = number(now.get("running") or 0, "sequence"), count(now.get("waiting") or 0)
+    words = f"{count(tokens_in)} tokens/s read; {running} running, {waiting} waiting."
     return Tile("Output", "tokens out", out, "count", "idle", None, words)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dashboard.formatting import count, duration, percent
+from dashboard.formatting import count, duration, number, percent
 
 Row = Mapping[str, Any]
 
@@ -74,10 +74,14 @@ def sentence(request: Row, sequences: Sequence[Row]) -> str:
 
 def _running(request: Row) -> str:
     if request["state"] == "running":
-        return f"Running now: {count(request['output_tokens'] or 0)} tokens so far.{_first_token(request)}"
+        return f"Running now: {_tokens(request, 'output')} so far.{_first_token(request)}"
     if request["state"] == "waiting":
         return "Waiting in the scheduler's queue; nothing has been computed yet."
     return "On its way to the scheduler: the prompt is being tokenized."
+
+
+def _tokens(request: Row, which: str) -> str:
+    return number(request[f"{which}_tokens"] or 0, "token")
 
 
 def _opening(request: Row) -> str:
@@ -86,7 +90,7 @@ def _opening(request: Row) -> str:
         refused = (request["http_status"] or 0) in range(400, 500)
         return f"{'Refused' if refused else 'Failed'} after {took}"
     if request["finish_reason"] == "abort":
-        return f"Aborted after {took}, {count(request['output_tokens'] or 0)} tokens in"
+        return f"Aborted after {took}, {_tokens(request, 'output')} in"
     return f"Took {took}"
 
 
@@ -111,12 +115,12 @@ def _preempted_words(request: Row, _: Sequence[Row]) -> str:
 def _prefill_words(request: Row, _: Sequence[Row]) -> str:
     cached = request["cached_tokens"] or 0
     found = f", {count(cached)} of them found in the prefix cache" if cached else ""
-    return f"computing the prompt of {count(request['prompt_tokens'])} tokens{found}"
+    return f"computing the prompt of {_tokens(request, 'prompt')}{found}"
 
 
 def _decode_words(request: Row, _: Sequence[Row]) -> str:
     pace = f" at {duration(request['tpot_s'])} each" if request["tpot_s"] else ""
-    return f"generating {count(request['output_tokens'])} tokens{pace}"
+    return f"generating {_tokens(request, 'output')}{pace}"
 
 
 _WORDS = {

@@ -31,6 +31,7 @@ DEFAULT_WINDOW = "15m"
 _FILTERS = (
     formatting.duration,
     formatting.count,
+    formatting.number,
     formatting.percent,
     formatting.size,
     formatting.clock,
@@ -67,6 +68,8 @@ class Site:
             "now": time.time,
             "site": self,
         }
+        for name in self._templates.list_templates():  # compiled now, so that the first page is as quick as the next
+            self._templates.get_template(name)
 
     def render(self, template: str, /, **context: Any) -> str:
         """A template as text."""

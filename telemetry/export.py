@@ -78,7 +78,7 @@ class ExportThread:
         self._max_queue = max_queue
         self._first_backoff_s = first_backoff_s
         self._queue: deque[ReadableSpan] = deque()
-        self._in_flight = 0
+        self._in_flight = 0  # spans of the batch that is being sent, until they are counted
         self._changed = threading.Condition()
         self._closing = False
         self._logged_at = -_LOG_INTERVAL_S
@@ -101,6 +101,7 @@ class ExportThread:
         self._thread.join(timeout_s)
         with self._changed:
             self.dropped += len(self._queue) + self._in_flight
+            self._in_flight = 0
             self._queue.clear()
         threading.Thread(target=self._exporter.shutdown, daemon=True).start()  # it may wait for the network
 
@@ -116,7 +117,7 @@ class ExportThread:
                 continue
             attempt += 1
             if attempt >= _ATTEMPTS or self._closing:
-                self._give_up(batch)
+                self._give_up()
                 attempt, batch = 0, []
             self._pause(min(self._first_backoff_s * 2**attempt, _LONGEST_BACKOFF_S))
 
@@ -140,15 +141,15 @@ class ExportThread:
         self.degraded = not done
         if done:
             with self._changed:
-                self.exported += len(batch)
+                self.exported += self._in_flight
                 self._in_flight = 0
         else:
             self._report("the receiver does not answer, or refuses")
         return done
 
-    def _give_up(self, batch: list[ReadableSpan]) -> None:
+    def _give_up(self) -> None:
         with self._changed:
-            self.dropped += len(batch)
+            self.dropped += self._in_flight
             self._in_flight = 0
 
     def _shed(self) -> None:

@@ -83,8 +83,12 @@ class RunReader:
         return result
 
     def advance(self, result: Pass) -> Pass:
-        """Close what is complete; to be called once per pass, when its steps have been taken care of."""
-        result.finished = self.assembly.advance(time.monotonic_ns())
+        """Close what is complete; to be called once per pass, when its steps have been taken care of.
+
+        In a past run that is for `finish` to do.
+        """
+        if not self.past:
+            result.finished = self.assembly.advance(time.monotonic_ns())
         result.dropped += self.tail.take_dropped() + self.assembly.shed - self._shed
         self._shed = self.assembly.shed
         return result

@@ -96,7 +96,8 @@ class Store:
         """By journal: the number of its first record that has not been taken account of."""
         table = schema.cursors
         with self._engine.connect() as connection:
-            return dict(connection.execute(select(table.c.journal, table.c.next_seq)).tuples().all())
+            rows = connection.execute(select(table.c.journal, table.c.next_seq)).all()
+        return {row.journal: row.next_seq for row in rows}
 
     def state(self, key: str) -> bytes | None:
         """A value that was saved with `commit`."""

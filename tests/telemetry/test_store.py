@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from telemetry import schema, store
+from telemetry.events import ReplicaState
 from telemetry.facts import Scope
 from telemetry.queries import CursorError, RequestFilters, open_reader
 from telemetry.replicas import Replicas, event_row
@@ -157,7 +158,7 @@ def test_samples_are_read_by_window_and_old_ones_go(writer, reader):
 def test_incarnations_and_events(writer, reader):
     replicas = Replicas("run")
     story = Story()
-    changes = [("starting", None), ("ready", make_info()), ("unhealthy", None)]
+    changes = [(ReplicaState.STARTING, None), (ReplicaState.READY, make_info()), (ReplicaState.UNHEALTHY, None)]
     batch = Batch()
     for i, (state, info) in enumerate(changes):
         record = story.replica_state(state, at=i, info=info, reason=f"because {i}")
