@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import time
 from collections.abc import Iterator
 
@@ -20,11 +18,10 @@ from dashboard.metrics_proxy import MetricsProxy
 from dashboard.sources import Sources
 from dashboard.store import Store
 from engine.messages import Directory, Ready, Stop
-from engine.process import BEAT_INTERVAL_S, ControlLine, ProcessContext
+from engine.process import BEAT_INTERVAL_S, ControlLine, ProcessContext, inherited_listener
 from engine.run_folder import metrics_address
 from telemetry.gauges import Gauge, GaugeBoard
 
-LISTEN_FD_VARIABLE = "VITRINE_LISTEN_FD"
 GRACE_S = 1
 """How long open answers may take to finish after Stop."""
 
@@ -68,7 +65,7 @@ class DashboardProcess:
     async def run(self) -> None:
         """Serve until told to stop."""
         control = ControlLine(self._context)
-        listening = socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
+        listening = inherited_listener()
         serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         watching = asyncio.create_task(self._watch(control))
         try:

@@ -28,9 +28,9 @@ class UsageMeter:
     def _usage(self, pid: int) -> Usage | None:
         try:
             seen_before = pid in self._known
-            process = self._known.setdefault(pid, psutil.Process(pid))  # type: ignore[no-untyped-call]
+            process = self._known.setdefault(pid, psutil.Process(pid))
             with process.oneshot():
-                cpu = process.cpu_percent(None) / 100  # type: ignore[no-untyped-call]
+                cpu = process.cpu_percent(None) / 100
                 return Usage(cpu if seen_before else None, process.memory_info().rss)
         except psutil.Error:
             self._known.pop(pid, None)

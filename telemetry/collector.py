@@ -163,7 +163,7 @@ def _dead_run(folder: RunFolder) -> RunInfo | None:
 def _alive_since(pid: int, ts: float) -> bool:
     """Whether a process is still there, and not another one that got the same id later."""
     try:
-        process: Any = psutil.Process(pid)  # type: ignore[no-untyped-call]
+        process: Any = psutil.Process(pid)
         return bool(process.create_time() <= ts + 1)
     except psutil.Error:
         return False

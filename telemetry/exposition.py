@@ -135,7 +135,7 @@ def _hashes(info: ReplicaInfo) -> tuple[str, str]:
 def _usage(pid: int) -> dict[str, float] | None:
     """What a process uses now; None when it is gone."""
     try:
-        process: Any = psutil.Process(pid)  # type: ignore[no-untyped-call]
+        process: Any = psutil.Process(pid)
         with process.oneshot():
             cpu, memory = process.cpu_times(), process.memory_info()
             return {

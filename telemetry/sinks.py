@@ -79,6 +79,7 @@ class Sinks:
         self._steps = StepTraces(config.step_trace_ratio if exporter else 0.0)
         self._batch = Batch()
         self._log: token_log.TokenLog | None = None
+        self._texts = TokenTexts() if config.token_log == "full" else None
         self._positions: dict[str, tuple[int, int]] = {}
         self._sampled_at = time.monotonic()
         self._noted = (0, 0)  # spans exported and dropped that have been counted
@@ -134,7 +135,7 @@ class Sinks:
     def take_running(self, run: RunReader) -> None:
         """The requests that are open and have changed; at most once a second each."""
         now = time.time()
-        self._batch.running = {facts.request_id: request_row(facts, now) for facts in run.assembly.live()}
+        self._batch.running.update({facts.request_id: request_row(facts, now) for facts in run.assembly.live()})
 
     def sample(self) -> None:
         """Close a second."""
@@ -217,8 +218,7 @@ class Sinks:
             self._exporter.put(RequestSpans(facts, run.resources, self._steps, address).make())
         if self._log is None:
             return []
-        texts = TokenTexts(run.replicas) if self._config.token_log == "full" else None
-        return token_log.lines(facts, run.replicas, texts)
+        return token_log.lines(facts, run.replicas, self._texts)
 
     def _export_step(self, step: StepFacts, run: RunReader) -> None:
         root = self._steps.context(step.run_id, step.scope, step.record.step_id)

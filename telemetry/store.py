@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, create_engine, delete, event, insert, select, update
+from sqlalchemy import Connection, Executable, Table, bindparam, create_engine, delete, event, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -165,17 +166,21 @@ def _write_requests(connection: Connection, batch: Batch) -> None:
     """A finished request stays finished: running rows do not replace it, whatever is replayed."""
     table = schema.requests
     running = [row for request_id, row in batch.running.items() if request_id not in batch.finished]
-    _upsert(connection, table, running, where=table.c.state != "finished")
+    _upsert(connection, table, running, keep_finished=True)
     _upsert(connection, table, batch.finished.values())
 
 
-def _upsert(
-    connection: Connection, table: Table, rows: Iterable[Row], where: ColumnElement[bool] | None = None
-) -> None:
-    """Insert rows; those that exist (and meet `where`) are replaced."""
+def _upsert(connection: Connection, table: Table, rows: Iterable[Row], keep_finished: bool = False) -> None:
+    """Insert rows; those that exist are replaced (with `keep_finished`, unless they say finished)."""
     values = list(rows)
-    if not values:
-        return
+    if values:
+        connection.execute(_upsert_statement(table, keep_finished), values)
+
+
+@functools.cache
+def _upsert_statement(table: Table, keep_finished: bool) -> Executable:
+    """Built once per table: building costs more than executing."""
     statement = upsert(table)
     changed = {c.name: statement.excluded[c.name] for c in table.c if not c.primary_key}
-    connection.execute(statement.on_conflict_do_update(list(table.primary_key), set_=changed, where=where), values)
+    where = table.c.state != "finished" if keep_finished else None
+    return statement.on_conflict_do_update(list(table.primary_key), set_=changed, where=where)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from telemetry.events import ReplicaInfo
 from telemetry.facts import RequestFacts, SequenceFacts
 from telemetry.replicas import Replicas
 from telemetry.rows import LogRef
@@ -25,8 +26,8 @@ MAX_FILE_BYTES = 64 << 20
 _SUFFIX = ".jsonl"
 _render = structlog.processors.JSONRenderer(serializer=lambda event, **_: msgspec.json.encode(event).decode())
 
-Texts = Callable[[RequestFacts, Sequence[int]], str]
-"""Decodes token ids with the tokenizer of a request's replica."""
+Texts = Callable[[ReplicaInfo | None, Sequence[int]], str]
+"""Decodes token ids with a replica's tokenizer."""
 
 
 class TokenLog:
@@ -177,7 +178,7 @@ def _line(facts: RequestFacts, sequence: SequenceFacts, replicas: Replicas, text
         "timings": _timings(facts, sequence),
     }
     if texts is not None:
-        event |= {"prompt_text": texts(facts, prompt), "output_text": texts(facts, sequence.token_ids)}
+        event |= {"prompt_text": texts(info, prompt), "output_text": texts(info, sequence.token_ids)}
     rendered = _render(None, "", event)
     return (rendered if isinstance(rendered, bytes) else rendered.encode()) + b"\n"
 

@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from telemetry.facts import RequestFacts
-from telemetry.replicas import Replicas
+from telemetry.events import ReplicaInfo
 
 
 class TokenTexts:
     """Decodes with the tokenizer of the replica that served the request; loaded when it is first needed."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self) -> None:
         self._tokenizers: dict[str, Any] = {}
 
-    def __call__(self, facts: RequestFacts, token_ids: Sequence[int]) -> str:
+    def __call__(self, info: ReplicaInfo | None, token_ids: Sequence[int]) -> str:
         """The text, special tokens included; "" where there is no tokenizer."""
-        info = self._replicas.info(facts.incarnation_id)
         tokenizer = self._tokenizer(info.model_path) if info else None
         return str(tokenizer.decode(list(token_ids), skip_special_tokens=False)) if tokenizer else ""
 

@@ -37,7 +37,6 @@ class StepShare(msgspec.Struct, frozen=True):
     """Share of the last seconds spent in steps of one kind, or waiting for a plan (``idle``)."""
 
     kind: str
-    css: str
     share: float
 
 
@@ -102,13 +101,8 @@ def _bottleneck(stages: list[StageUse]) -> str:
 
 
 def _step_shares(recent: Sequence[dict[str, Any]]) -> list[StepShare]:
-    named = [
-        (str(StepKind.PREFILL), "s2", f"{StepKind.PREFILL}_step_s"),
-        (str(StepKind.MIXED), "s5", f"{StepKind.MIXED}_step_s"),
-        (str(StepKind.DECODE), "s1", f"{StepKind.DECODE}_step_s"),
-        ("idle", "s4", "idle_s"),
-    ]
-    return [StepShare(kind, css, min(1.0, _mean(recent, key))) for kind, css, key in named]
+    named = [*((str(kind), f"{kind}_step_s") for kind in StepKind), ("idle", "idle_s")]
+    return [StepShare(kind, min(1.0, _mean(recent, key))) for kind, key in named]
 
 
 def points(site: Site, window: str, last_s: int | None = None) -> dict[str, list[float | None]]:

@@ -68,8 +68,9 @@
       const i = chart.cursor.idx;
       box.hidden = i === null || i === undefined || chart.cursor.left < 0;
       if (box.hidden) return;
-      const values = lines(plot).map((line) => [line.label, columns[line.key][i]]).filter(([, v]) => v !== null);
-      box.textContent = `${new Date(columns.ts[i] * 1000).toLocaleTimeString([], { hour12: false })}  ${values.map(([label, v]) => `${label} ${format(v)}`).join("  ")}`;
+      const stacked = plot.dataset.stacked === "1";
+      const values = lines(plot).map((line) => [line.label, columns[line.key][i]]).filter(([, v]) => v !== null && (v || !stacked));
+      box.textContent = `${new Date(columns.ts[i] * 1000).toLocaleTimeString([], { hour12: false })} · ${values.map(([label, v]) => `${label} ${format(v)}`).join(" · ")}`;
     };
   }
 

@@ -26,7 +26,7 @@ def test_a_port_in_use_is_named_with_the_flag_to_change():
 
 
 def test_an_address_that_is_not_ours_is_one_clear_line():
-    with pytest.raises(StartError, match="cannot listen on 192.0.2.1"):
+    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1"):
         housekeeping.listen("192.0.2.1", 1234, "--port")
 
 

@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_no_half_line(make_log, replicas, tmp_path, monkeypat
 
 
 def test_text_is_left_out_where_there_is_no_tokenizer(replicas):
-    (line,) = map(json.loads, lines(done(), replicas, TokenTexts(replicas)))
+    (line,) = map(json.loads, lines(done(), replicas, TokenTexts()))
     assert line["output_text"] == ""
 
 
@@ -172,6 +172,6 @@ def test_text_is_decoded_with_the_replicas_tokenizer(tmp_path):
     tokenizer.save(str(Path(tmp_path) / "tokenizer.json"))
     replicas = Replicas("run")
     replicas.change(Story().replica_state(info=make_info(model_path=str(tmp_path))), 1.0)
-    (line,) = map(json.loads, lines(done(tokens=(3, 4)), replicas, TokenTexts(replicas)))
+    (line,) = map(json.loads, lines(done(tokens=(3, 4)), replicas, TokenTexts()))
     assert line["prompt_text"] == "one two three four"
     assert line["output_text"] == "three four"
