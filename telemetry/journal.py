@@ -167,7 +167,7 @@ class JournalReader:
         ``cursor`` and ``next_seq`` stand behind the last record taken, so a caller that stops early
         loses nothing.
         """
-        head = self._words[_HEAD]
+        head = self._head()
         taken = 0
         while self.cursor < head and taken < limit:
             record = self._take(head)
@@ -184,6 +184,14 @@ class JournalReader:
         """Unmap."""
         self._words.release()
         self._map.close()
+
+    def _head(self) -> int:
+        """Where the writer is; the cursor (so nothing is read) where that cannot be right."""
+        head = self._words[_HEAD]
+        if head <= self._words[_TAIL] + self._capacity:  # read after the head, so it can only be further
+            return head
+        self.damaged += 1
+        return self.cursor
 
     def _header(self) -> tuple[int, JournalOwner]:
         if self._map[:8] != _MAGIC:
@@ -208,7 +216,7 @@ class JournalReader:
         if length == _FILLER and self.cursor + rest <= head:
             self.cursor += rest
             return None
-        if body is None or _checksum(body, seq) != crc:
+        if body is None or _checksum(body, seq) != crc or seq < self.next_seq:
             self._skip_damage(length, head)
             return None
         self.cursor += _frame_bytes(length)

@@ -120,10 +120,11 @@ async def load(served: Served, chooser: random.Random, done: asyncio.Event) -> l
 
 
 @pytest.mark.timeout(900)
-def test_every_request_ends_exactly_once_whatever_dies(serve):
+@pytest.mark.parametrize("seed", [2026, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
+def test_every_request_ends_exactly_once_whatever_dies(serve, seed):
     served = serve()
     served.note_sockets()
-    chooser = random.Random(2026)
+    chooser = random.Random(seed)
 
     async def everything():
         done = asyncio.Event()

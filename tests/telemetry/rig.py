@@ -15,7 +15,7 @@ import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.config import Config
-from engine.messages import Ready, Stop
+from engine.messages import Hello, Ready, Stop
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, control_address, metrics_address, process_name
 from engine.transport import decode_control, encode
 from telemetry.events import Stage
@@ -44,6 +44,7 @@ class Rig:
         self.config = Config(data_dir=str(data), **config)
         self.folder = self.new_run("run-2", os.getpid())
         self.child = None
+        self.identity = b""
         self.incarnation = 0
         self._writers = {}
         self._zmq = zmq.Context()
@@ -97,8 +98,11 @@ class Rig:
             assert self.child.poll() is None, f"telemetry ended with {self.child.returncode}"
             if not self._control.poll(50):
                 continue
-            self.identity, frame = self._control.recv_multipart()
-            if isinstance(decode_control(frame), Ready):
+            identity, frame = self._control.recv_multipart()
+            message = decode_control(frame)
+            if isinstance(message, Hello) and message.pid == self.child.pid:
+                self.identity = identity
+            if isinstance(message, Ready) and identity == self.identity:
                 return
         raise AssertionError("telemetry did not become ready")
 
