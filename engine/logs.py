@@ -6,7 +6,7 @@ opened for appending and written in whole lines, so that a killed process tears 
 
 from __future__ import annotations
 
-import io
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -20,12 +20,6 @@ def configure(folder: Path, level: str, stage: Stage, replica: str, incarnation:
     """Send this process's structlog events, and the standard library's warnings, to its file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{replica + '.' if replica else ''}{stage}.jsonl"
-    sink = io.TextIOWrapper(
-        io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w"),
-        encoding="utf-8",
-        errors="backslashreplace",
-        write_through=True,
-    )
     severity = getattr(logging, level.upper())
     structlog.configure(
         processors=[
@@ -36,11 +30,25 @@ def configure(folder: Path, level: str, stage: Stage, replica: str, incarnation:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(severity),
-        logger_factory=structlog.WriteLoggerFactory(sink),
+        logger_factory=structlog.WriteLoggerFactory(_LogFile(path)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(stage=str(stage), replica=replica, incarnation=incarnation)
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+class _LogFile:
+    """Appends whole lines. A full disk costs log lines, never the stage that writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._fd, text.encode("utf-8", "backslashreplace"))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 class _Forward(logging.Handler):

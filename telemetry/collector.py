@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import structlog
 import zmq
 
@@ -131,9 +130,12 @@ class Collector:
     # --- runs that did not end in order -------------------------------------------------------------
 
     def _read_leftover_runs(self) -> None:
-        """Take over what runs recorded whose supervisor is dead. Their folders are the supervisor's to remove."""
+        """Take over what earlier runs recorded. Their folders are the supervisor's to remove.
+
+        All of them are over: our supervisor holds the lock of the data folder.
+        """
         for path in sorted(self._context.folder.path.parent.iterdir()):
-            info = _dead_run(RunFolder(path)) if path != self._context.folder.path else None
+            info = _read_info(RunFolder(path)) if path != self._context.folder.path else None
             if info is not None:
                 self._read_leftover(RunFolder(path), info)
 
@@ -150,23 +152,11 @@ class Collector:
         self._sinks.complain("a record could not be interpreted", reason)
 
 
-def _dead_run(folder: RunFolder) -> RunInfo | None:
-    """A run's information if its supervisor is gone, else None."""
+def _read_info(folder: RunFolder) -> RunInfo | None:
     try:
-        info = folder.info()
-        begun_ts = folder.info_file.stat().st_mtime
+        return folder.info()
     except (OSError, msgspec.MsgspecError):
         return None
-    return None if _alive_since(info.supervisor_pid, begun_ts) else info
-
-
-def _alive_since(pid: int, ts: float) -> bool:
-    """Whether a process is still there, and not another one that got the same id later."""
-    try:
-        process: Any = psutil.Process(pid)
-        return bool(process.create_time() <= ts + 1)
-    except psutil.Error:
-        return False
 
 
 def _open_store(data_path: Path) -> Store:

@@ -42,7 +42,7 @@ class Rig:
         self.data = data
         self.sockets = Path(tempfile.mkdtemp(prefix="vitrine-test-"))
         self.config = Config(data_dir=str(data), **config)
-        self.folder = self.new_run("run-2", os.getpid())
+        self.folder = self.new_run("run-2")
         self.child = None
         self.identity = b""
         self.incarnation = 0
@@ -51,7 +51,7 @@ class Rig:
         self._control = self._zmq.socket(zmq.ROUTER)
         self._control.bind(control_address(str(self.sockets)))
 
-    def new_run(self, run_id, supervisor_pid):
+    def new_run(self, run_id):
         folder = RunFolder(self.data / "run" / run_id)
         folder.create(
             RunInfo(
@@ -61,7 +61,7 @@ class Rig:
                 config=self.config,
                 model=ModelFiles("tiny", "/nowhere", "m", "t"),
                 socket_dir=str(self.sockets),
-                supervisor_pid=supervisor_pid,
+                supervisor_pid=os.getpid(),
             )
         )
         return folder

@@ -3,8 +3,6 @@
 import random
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 
@@ -34,12 +32,6 @@ def make_rig(tmp_path):
 
 def new_story(**settings):
     return Story(start_ns=time.monotonic_ns(), wall_ns=time.time_ns(), **settings)
-
-
-def dead_pid():
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    child.wait()
-    return child.pid
 
 
 def test_a_request_reaches_every_sink_and_nothing_is_left_at_the_end(make_rig):
@@ -154,7 +146,7 @@ def test_counters_do_not_fall_when_telemetry_is_killed(make_rig):
 
 def test_a_run_that_was_left_over_is_taken_over_before_ready(make_rig):
     rig = make_rig()
-    left = rig.new_run("run-1", dead_pid())
+    left = rig.new_run("run-1")
     story = Story(start_ns=12_345, wall_ns=1_700_000_000_000_000_000)  # a clock of before the host's last start
     story.replica_state(ReplicaState.READY, info=make_info())
     story.complete_request("done")
@@ -178,16 +170,6 @@ def test_a_run_that_was_left_over_is_taken_over_before_ready(make_rig):
     rig.start()
     assert [line["request_id"] for line in rig.token_lines()] == ["done"]
     assert rig.metric("vitrine_replicas") == 0
-
-
-def test_a_run_whose_supervisor_lives_is_not_touched(make_rig):
-    rig = make_rig()
-    other = rig.new_run("run-1", rig_pid := subprocess.os.getpid())
-    story = new_story()
-    story.received("open")
-    rig.write(story, other)
-    rig.start()
-    assert rig_pid and rig.requests() == {}
 
 
 def test_a_gateway_that_dies_closes_its_requests(make_rig):
