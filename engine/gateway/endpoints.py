@@ -101,7 +101,7 @@ class Endpoints:
 
     async def health(self, request: Request) -> Response:
         """``GET /health``: 200 while the engine makes progress, else 503; the reasons in either case."""
-        report = self._service.health.report()
+        report = self._service.health.report(self._service.draining)
         return json_response({"status": report.status, "reasons": report.reasons}, report.http_status)
 
     async def ready(self, request: Request) -> Response:

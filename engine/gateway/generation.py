@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from http import HTTPStatus
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -52,6 +53,8 @@ class GenerationEndpoint:
             self._service.engine.leave(state)
             self._service.leave(state)
             self._service.journal.append(ResponseSent(exchange.request_id, time.monotonic_ns(), exchange.body_bytes))
+            if state.failure is not None:
+                _log_failure(exchange, state.failure)
 
     async def _run(self, exchange: Exchange, state: RequestState, delivery: Delivery) -> None:
         request = None
@@ -104,6 +107,19 @@ class GenerationEndpoint:
             tracestate=exchange.trace.state,
             params=request.given if request else {},
         )
+
+
+def _log_failure(exchange: Exchange, error: ApiError) -> None:
+    """One line for a request that ended with an error; a warning where it was not the client's mistake."""
+    log = structlog.get_logger()
+    (log.warning if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else log.info)(
+        "request failed",
+        request_id=exchange.request_id,
+        trace_id=exchange.trace.trace_id,
+        status=error.status,
+        error=error.error_type,
+        reason=error.message,
+    )
 
 
 @contextlib.contextmanager

@@ -24,7 +24,11 @@ STEP_FACTOR = 10
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """``status`` is "ok", "degraded" (all requests can be served, something else is wrong) or "unhealthy"."""
+    """``status`` is one of four.
+
+    "ok", "draining" (running requests are finished, new ones refused), "degraded" (all requests can be served,
+    something else is wrong), "unhealthy" (no replica makes progress).
+    """
 
     status: str
     reasons: list[str]
@@ -43,13 +47,15 @@ class HealthCheck:
         self._engine = engine
         self._config = config
 
-    def report(self) -> HealthReport:
+    def report(self, draining: bool) -> HealthReport:
         """The state of things now."""
         pages = self._board.pages()
         complaints = {entry.replica: self._replica(entry, pages) for entry in self._engine.directory.replicas}
         reasons = [reason for found in complaints.values() for reason in found]
         if all(complaints.values()):  # also when there is no replica at all
             return HealthReport("unhealthy", reasons or ["there is no replica"])
+        if draining:
+            return HealthReport("draining", ["the server is shutting down", *reasons])
         reasons += self._telemetry(pages)
         return HealthReport("degraded" if reasons else "ok", reasons)
 

@@ -44,10 +44,11 @@ def _serve(config: Config, out: Terminal, cleanup: ExitStack) -> int:
     api = cleanup.enter_context(housekeeping.listen(config.host, config.port, "--port"))
     pages = cleanup.enter_context(housekeeping.listen(config.host, config.dashboard_port, "--dashboard-port"))
     data = config.data_path
+    os.umask(0o077)  # prompts and answers are in these files: nobody else may read them
     cleanup.enter_context(housekeeping.lock_data_folder(data))
     logs.configure(data / "logs", config.log_level, Stage.SUPERVISOR, "", 1)
     model = resolve_model(config.model, config.dtype, config.cache_path, progress_on_stderr())
-    shape = _shape(model)
+    shape = _shape(model, config)
     out.headline(config.served_model_name or model.name, config)
     housekeeping.remove_leftover_sockets(data)
     folder = _run_folder(config, model, cleanup)
@@ -57,11 +58,14 @@ def _serve(config: Config, out: Terminal, cleanup: ExitStack) -> int:
     return Supervisor(context, units, LocalLauncher(folder.path, data / "logs"), shape, out).run()
 
 
-def _shape(model: ModelFiles) -> ModelShape:
+def _shape(model: ModelFiles, config: Config) -> ModelShape:
     try:
-        return ModelShape.from_folder(Path(model.path))
+        shape = ModelShape.from_folder(Path(model.path))
     except (OSError, KeyError, ValueError) as e:
         raise StartError(f"cannot read the model's configuration in {model.path}: {e!r}") from e
+    if config.max_model_len > shape.max_positions:
+        raise StartError(f"--max-model-len {config.max_model_len}: {model.name} allows {shape.max_positions} at most")
+    return shape
 
 
 def _run_folder(config: Config, model: ModelFiles, cleanup: ExitStack) -> RunFolder:

@@ -59,6 +59,7 @@ class Supervisor:
         self._control = ControlPlane(context.zmq, control_address(context.run.socket_dir))
         self._shutdown: Shutdown | None = None
         self._signals = 0
+        self._signals_obeyed = 0
         self._served = False  # everything was ready once
         self._failure = ""  # why the system could not start
         self._began = time.monotonic()
@@ -73,7 +74,10 @@ class Supervisor:
             self._start(unit)
         while not self._turn():
             pass
-        return 1 if self._failure else 0
+        if self._failure:
+            return 1
+        self._out.stopped(self._config.data_path)
+        return 0
 
     def _turn(self) -> bool:
         """One turn; True when everything is over."""
@@ -171,7 +175,7 @@ class Supervisor:
             return  # a child that has been replaced
         match message:
             case Hello():
-                self._send(unit, self._directory.message())
+                self._greet(unit)
             case Ready():
                 self._on_ready(unit, sender.stage)
             case Failed():
@@ -180,6 +184,11 @@ class Supervisor:
                 self._shutdown.drained = True
             case _:
                 log.warning("unexpected control message", message=type(message).__name__, sender=sender.stage)
+
+    def _greet(self, unit: Unit) -> None:
+        self._send(unit, self._directory.message())
+        if self._shutdown is not None:
+            self._shutdown.tell_latecomer(unit)
 
     def _unit_of(self, child: Hello) -> Unit | None:
         for unit in self._units:
@@ -238,18 +247,23 @@ class Supervisor:
             self._out.error(why)
 
     def _advance_shutdown(self) -> bool:
-        if self._failure or self._signals > 1:
+        if self._failure or self._signals > 2:
             self._kill_all()
             return True
-        if self._signals == 1 and self._shutdown is None:
-            self._begin_shutdown()
+        if self._signals > self._signals_obeyed:
+            self._signals_obeyed = self._signals
+            self._begin_shutdown(forced=self._signals > 1 or not self._served)
         return self._shutdown is not None and self._shutdown.step()
 
-    def _begin_shutdown(self) -> None:
-        drain_s = self._config.drain_timeout if self._served else 0.0
-        self._out.step(f"draining (at most {drain_s:.0f} s); once more to stop at once")
-        log.info("draining", deadline_s=drain_s)
-        self._shutdown = Shutdown(self._units, drain_s, self._send)
+    def _begin_shutdown(self, forced: bool) -> None:
+        drain_s = self._config.drain_timeout
+        log.info("stopping at once" if forced else "draining", deadline_s=drain_s)
+        if forced:
+            self._out.step("stopping at once")
+            self._shutdown = Shutdown.forced(self._units, self._send)
+        else:
+            self._out.step(f"draining (at most {drain_s:.0f} s); once more to stop at once")
+            self._shutdown = Shutdown.orderly(self._units, drain_s, self._send)
         for unit in self._units:
             if unit.replica:
                 self._changed(unit)

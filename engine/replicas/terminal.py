@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -42,7 +43,8 @@ class Terminal:
         """Everything is ready."""
         api, dashboard = url(config.host, config.port), url(config.host, config.dashboard_port)
         key = ' -H "Authorization: Bearer $VITRINE_API_KEY"' if config.api_key else ""
-        body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+        question = '{"role": "user", "content": "What is the capital of France?"}'
+        body = f'{{"model": "{model}", "temperature": 0, "messages": [{question}]}}'
         self._out.print()
         self._out.print(Text(f"ready in {seconds:.1f} s", "bold"))
         self._out.print(Text("  API        ") + Text(f"{api}/v1", "cyan"))
@@ -53,6 +55,10 @@ class Terminal:
         self._out.print(Text("  Ctrl-C drains and stops; a second one stops at once", "dim"))
         self._out.print()
         sys.stdout.flush()
+
+    def stopped(self, data: Path) -> None:
+        """The last line."""
+        self.step(f"stopped; what was recorded is in {data}")
 
     def _line(self, mark: str, style: str, text: str) -> None:
         self._out.print(Text(f"{mark} ", style) + Text(text))

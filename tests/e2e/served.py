@@ -120,7 +120,7 @@ class Served:
     def leftovers(self) -> list[str]:
         """Processes, sockets and run folders that should be gone by now."""
         alive = [f"process {p.pid}" for p in self._processes.values() if is_alive(p)]
-        runs = [str(p) for p in (self.data / "run").iterdir()]
+        runs = [str(p) for p in (self.data / "run").glob("*")]
         sockets = [] if self.socket_dir is None else [str(self.socket_dir)] * self.socket_dir.exists()
         return alive + runs + sockets
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import urllib.error
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from telemetry.events import Stage
@@ -167,10 +169,10 @@ def test_the_drain_deadline_ends_what_still_runs(serve):
     assert served.leftovers() == []
 
 
-def test_a_second_sigterm_ends_everything_at_once(serve):
+def test_a_second_sigterm_ends_everything_at_once_and_says_so(serve):
     served = serve("--drain-timeout", "60")
     served.note_sockets()
-    events, _ = long_stream(served, tokens=4000)
+    events, thread = long_stream(served, tokens=4000)
     served.eventually(lambda: len(events) >= 3)
     served.process.send_signal(signal.SIGTERM)
     served.eventually(lambda: served.status("/ready") == 503, 5)
@@ -179,6 +181,23 @@ def test_a_second_sigterm_ends_everything_at_once(serve):
     served.wait_exit(timeout_s=10)
     assert time.monotonic() - began < 3
     assert served.leftovers() == []
+    thread.join(timeout=5)
+    assert events[-1] == "data: [DONE]" and "error" in json.loads(events[-2][5:])
+    (row,) = served.request_rows().values()
+    assert (row["state"], row["finish_reason"]) == ("finished", "error") and row["e2e_s"] > 0
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 1.0, 2.0])
+def test_sigterm_while_starting_ends_it_soon_with_nothing_left(serve, delay_s):
+    served = serve(wait=False)
+    time.sleep(delay_s)  # anywhere between the first import and ready
+    with contextlib.suppress(psutil.NoSuchProcess):
+        served.note_processes()
+    served.process.send_signal(signal.SIGTERM)
+    code, text = served.wait_exit(timeout_s=10)
+    assert code in (0, -signal.SIGTERM) and "Traceback" not in text
+    assert [x for x in served.leftovers() if x.startswith("process")] == []
+    assert not list((served.data / "run").glob("*"))
 
 
 def test_kill_of_the_supervisor_leaves_no_process_and_the_next_start_clears_up(serve, tmp_path):

@@ -39,9 +39,9 @@ class World:
         page.beat()
         return page
 
-    def report(self, **settings: Any) -> HealthReport:
+    def report(self, draining: bool = False, **settings: Any) -> HealthReport:
         engine: Any = SimpleNamespace(directory=Directory(1, "", self.entries))
-        return HealthCheck(GaugeBoard(self.folder), engine, Config(**settings)).report()
+        return HealthCheck(GaugeBoard(self.folder), engine, Config(**settings)).report(draining)
 
     def stuck(self, step_age_s: float, predicted_s: float = 0, pending: bool = True) -> None:
         now = time.monotonic_ns()
@@ -57,6 +57,11 @@ def world(tmp_path: Path) -> World:
 
 def test_all_is_well(world: World) -> None:
     assert world.report() == HealthReport("ok", [])
+
+
+def test_draining_is_said_and_is_not_ill_health(world: World) -> None:
+    report = world.report(draining=True)
+    assert (report.status, report.http_status) == ("draining", 200)
 
 
 @pytest.mark.parametrize("stage", REPLICA_STAGES)

@@ -25,7 +25,7 @@ def running_system():
 
 def begin(units, drain_s=60.0):
     sent = []
-    shutdown = Shutdown(units, drain_s, lambda unit, message: sent.append((unit.name, type(message))))
+    shutdown = Shutdown.orderly(units, drain_s, lambda unit, message: sent.append((unit.name, type(message))))
     return shutdown, sent
 
 
@@ -74,3 +74,15 @@ def test_a_dead_gateway_needs_no_draining():
     shutdown, sent = begin(units)
     shutdown.step()
     assert ("dashboard", Stop) in sent
+
+
+def test_a_forced_end_kills_the_replicas_and_lets_the_others_say_so():
+    units = running_system()
+    sent = []
+    shutdown = Shutdown.forced(units, lambda unit, message: sent.append((unit.name, type(message))))
+    assert not units[0].alive and sent == [("gateway", Stop), ("dashboard", Stop)]
+    units[1].kill()
+    units[3].kill()
+    assert not shutdown.step() and sent[2:] == [("telemetry", Stop)]
+    units[2].kill()
+    assert shutdown.step()
