@@ -8,6 +8,9 @@ ARGS ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+INSTALLED_DEV := .venv/.installed-dev
+# pip shows its progress to people, and to logs only what went wrong.
+PIP_INSTALL := [ -t 1 ] && quiet= || quiet=--quiet; $(BIN)/pip install $$quiet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -16,7 +19,7 @@ INSTALLED := .venv/.installed
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) ## Create .venv and install everything that requirements.lock names
+setup: $(INSTALLED) ## Create .venv and install what serving needs
 
 # Torch goes first and alone, so that its index is asked for nothing else.
 $(INSTALLED): pyproject.toml requirements.lock
@@ -24,20 +27,25 @@ $(INSTALLED): pyproject.toml requirements.lock
 		{ echo "Python 3.11 or newer is needed; name one with: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "cannot make .venv; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/pip install --quiet --upgrade pip
-	@echo "Installing PyTorch, the largest part"
+	@echo "Installing PyTorch, the largest part: about 190 MB for CPUs, several GB for CUDA (see README)"
 	@$(BIN)/pip install torch==2.13.0 $(PIP_TORCH_ARGS)
-	@echo "Installing the rest"
-	@$(BIN)/pip install --quiet -r requirements.lock
+	@echo "Installing the rest: 70 packages, about 80 MB, usually a minute"
+	@$(PIP_INSTALL) -r requirements.lock
 	@$(BIN)/pip install --quiet --no-deps -e .
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED) requirements-dev.lock
+	@echo "Installing what tests and linters need: 20 packages, about 90 MB, usually a minute"
+	@$(PIP_INSTALL) -r requirements-dev.lock
 	@touch $@
 
 serve: setup ## Run the whole system (ARGS="--port 9000 …")
 	@exec $(BIN)/vitrine serve $(ARGS)
 
-test: setup ## Run the tests (ARGS="tests/cli -k config")
+test: $(INSTALLED_DEV) ## Run the tests (ARGS="tests/cli -k config")
 	@$(BIN)/pytest $(ARGS)
 
-test-long: setup ## Run the tests that take minutes
+test-long: $(INSTALLED_DEV) ## Run the tests that take minutes
 	@$(BIN)/pytest -m long $(ARGS)
 
 # Debian's prometheus package brings promtool; where systemd runs it also starts a service on port 9090.
@@ -53,13 +61,13 @@ test-deps: ## Install what some tests need from Debian: Chromium and promtool
 	$$root apt-get update -qq && \
 	$$root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null
 
-lint: setup ## Check style, types and the rules about imports
+lint: $(INSTALLED_DEV) ## Check style, types and the rules about imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup ## Format the code and mend what ruff can
+format: $(INSTALLED_DEV) ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from engine import __version__
 from engine.commands.plain import plain
 
 _COMMANDS = {
@@ -45,6 +46,7 @@ class _LazyGroup(click.Group):
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, message="%(prog)s %(version)s", help="Show the version and exit.")
 def cli() -> None:
     """Vitrine: an LLM inference engine you can see into."""
 

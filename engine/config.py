@@ -17,10 +17,13 @@ import msgspec
 import platformdirs
 from msgspec import Meta
 
+from engine.complaints import describe
+
 OnOff = Literal["on", "off"]
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 DEFAULT_MODEL = "smollm2-135m-instruct"
+OTLP_SCHEMES = ("http", "https", "grpc")
 
 
 class ConfigError(Exception):
@@ -61,7 +64,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[Positive, doc("Longest request body")] = 32 << 20
     prefix_cache: Annotated[OnOff, doc("Reuse the KV blocks of equal prompt beginnings")] = "on"
     chat_template: Annotated[str, doc("File with a chat template to use instead of the model's")] = ""
-    drain_timeout: Annotated[float, Meta(ge=0), doc("Seconds that running requests get to finish after SIGTERM")] = 30.0
+    drain_timeout: Annotated[
+        float, Meta(ge=0, le=86_400), doc("Seconds that running requests get to finish after SIGTERM")
+    ] = 30.0
     telemetry: Annotated[OnOff, doc("Spans, metrics, token log and store (health and gauges stay)")] = "on"
     token_log: Annotated[Literal["off", "ids", "full"], doc("Token log: none, ids, or ids and text")] = "ids"
     otlp_endpoint: Annotated[
@@ -173,8 +178,8 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Config:
             msgspec.convert({setting.name: value}, Config, strict=False)
         except msgspec.ValidationError as e:
             where = origin if origin in (setting.flag, setting.variable) else f"{origin}: {setting.name}"
-            reason = f"use one of {', '.join(setting.choices)}" if setting.choices else str(e).split(" - at ")[0]
-            raise ConfigError(f"{where}: {value!r} is not a valid value: {reason}") from e
+            needed = f"one of {', '.join(setting.choices)}" if setting.choices else describe(Config, setting.name)
+            raise ConfigError(f"{where}: {value!r} is not {needed}") from e
     return msgspec.convert(values, Config, strict=False)
 
 
@@ -182,12 +187,31 @@ def _check(config: Config) -> None:
     if config.port == config.dashboard_port:
         raise ConfigError(f"--port and --dashboard-port are both {config.port}; choose two")
     _ = config.kv_cache_bytes
+    _check_otlp_endpoint(config.otlp_endpoint)
+    _check_chat_template(config.chat_template)
     if is_loopback(config.host):
         return
     if not config.api_key or not config.operator_token:
         raise ConfigError(
             f"--host {config.host} is reachable from outside: set --api-key and --operator-token, or bind to 127.0.0.1"
         )
+
+
+def _check_otlp_endpoint(endpoint: str) -> None:
+    scheme, _, address = endpoint.partition("://")
+    if endpoint and not (scheme in OTLP_SCHEMES and address):
+        allowed = ", ".join(f"{scheme}://" for scheme in OTLP_SCHEMES)
+        raise ConfigError(f"--otlp-endpoint: {endpoint!r} must begin with one of {allowed} and name a host")
+
+
+def _check_chat_template(file: str) -> None:
+    """The tokenizer process reads it; but a wrong path need not wait until a replica starts."""
+    if not file:
+        return
+    try:
+        Path(file).expanduser().open("rb").close()
+    except OSError as e:
+        raise ConfigError(f"--chat-template: cannot read {file}: {e.strerror}") from e
 
 
 def is_loopback(host: str) -> bool:

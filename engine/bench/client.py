@@ -12,6 +12,9 @@ import msgspec
 from engine.bench.results import Arrival, RequestResult
 from engine.bench.sse import EventStream
 
+_LONGEST_MESSAGE = 300
+_NAMES_SHOWN = 5
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Whom to ask, and how. ``extra_body`` is merged into every request and wins over what is there."""
@@ -108,17 +111,34 @@ class Client:
         self._http = http
         self._on_events = on_events or (lambda count: None)
 
-    async def first_model(self) -> str:
-        """The first name in ``GET /v1/models``. Raises RequestError."""
+    async def models(self) -> list[str]:
+        """The names in ``GET /v1/models``. Raises RequestError."""
         try:
-            response = await self._http.get(self.target.base + "/models")
-            response.raise_for_status()
-            models = msgspec.json.decode(response.content, type=_ModelList).data
-        except (httpx.HTTPError, msgspec.MsgspecError) as e:
+            async with self._http.stream("GET", self.target.base + "/models") as response:
+                await _check_status(response)
+                listed = msgspec.json.decode(await response.aread(), type=_ModelList)
+        except (RequestError, httpx.HTTPError, msgspec.MsgspecError) as e:
             raise _as_request_error(e) from e
-        if not models:
-            raise RequestError("no_model", f"{self.target.base}/models lists no model; name one with --model")
-        return models[0].id
+        return [model.id for model in listed.data]
+
+    async def choose_model(self) -> str:
+        """The target's model once the server has said that it has it, else the first that it has. Raises RequestError.
+
+        A server without ``/v1/models`` is believed to have what was asked for.
+        """
+        asked = self.target.model
+        try:
+            names = await self.models()
+        except RequestError as e:
+            if asked and e.kind == "http_404":
+                return asked
+            raise
+        if not names:
+            raise RequestError("no_model", "the server lists no model")
+        if asked and asked not in names:
+            known = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+            raise RequestError("no_such_model", f"there is no model {asked!r}; the server has {known}")
+        return asked or names[0]
 
     async def complete(self, prompt: str, output_tokens: int) -> RequestResult:
         """Send one request and read its stream to the end. Failures are in the result, never raised."""
@@ -159,8 +179,7 @@ class Client:
 def _take(chunk: _Chunk, result: RequestResult) -> tuple[int, int]:
     """Note what an event says; returns (1 if it brought output, token ids named)."""
     if chunk.error is not None:
-        error = chunk.error
-        raise RequestError("stream_error", str(error.get("message", error)) if isinstance(error, dict) else str(error))
+        raise RequestError("stream_error", _words(msgspec.json.encode(chunk.error).decode()))
     if chunk.usage is not None:
         details = chunk.usage.prompt_tokens_details
         result.usage_tokens = chunk.usage.completion_tokens
@@ -177,12 +196,30 @@ def _take(chunk: _Chunk, result: RequestResult) -> tuple[int, int]:
 
 
 async def _check_head(response: httpx.Response) -> None:
-    if response.status_code != 200:
-        text = (await response.aread()).decode(errors="replace")
-        raise RequestError(f"http_{response.status_code}", " ".join(text.split())[:300])
+    await _check_status(response)
     kind = response.headers.get("content-type", "")
     if not kind.startswith("text/event-stream"):
         raise RequestError("not_a_stream", f"asked for a stream, got content-type {kind!r}")
+
+
+async def _check_status(response: httpx.Response) -> None:
+    if response.status_code != 200:
+        text = (await response.aread()).decode(errors="replace")
+        raise RequestError(f"http_{response.status_code}", _words(text) or response.reason_phrase)
+
+
+def _words(text: str) -> str:
+    """What an error's body says, on one line and not too long; of JSON only its message, of a page nothing."""
+    try:
+        body: Any = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        body = text
+    for key in ("error", "message", "detail"):  # {"error": {"message"}}, {"error": text}, {"message"}, {"detail"}
+        body = body.get(key, body) if isinstance(body, dict) else body
+    line = " ".join((body if isinstance(body, str) else text).split())
+    if line.startswith("<"):  # a web page
+        return ""
+    return line if len(line) <= _LONGEST_MESSAGE else line[:_LONGEST_MESSAGE].rsplit(" ", 1)[0] + " …"
 
 
 def _as_request_error(error: Exception) -> RequestError:
@@ -191,8 +228,6 @@ def _as_request_error(error: Exception) -> RequestError:
         return error
     text = str(error) or type(error).__name__
     match error:
-        case httpx.HTTPStatusError():
-            return RequestError(f"http_{error.response.status_code}", text.splitlines()[0])
         case httpx.ConnectError() | httpx.ConnectTimeout():
             return RequestError("connection", text)
         case httpx.TimeoutException():

@@ -23,8 +23,9 @@ from engine.bench.progress import LiveProgress
 from engine.bench.report import DEFINITIONS, Summary, headline, latency_table, summarize, totals
 from engine.bench.workload import SCENARIOS, Workload
 from engine.commands.errors import CommandFailedError
+from engine.commands.output import show
 from engine.commands.plain import plain
-from engine.commands.urls import server_url
+from engine.commands.urls import server_options
 
 _DEFAULT = Workload()
 _INTERRUPTED = 130
@@ -50,13 +51,7 @@ def _sizes(function: Any) -> Any:
 
 
 @click.command("bench")
-@click.option(
-    "--url",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    callback=server_url,
-    help="The server, with or without /v1.",
-)
+@server_options("port", "api_key", "The server, with or without /v1.")
 @click.option("--model", default="", help="Model name  [default: the first of /v1/models]")
 @click.option(
     "--scenario",
@@ -70,7 +65,6 @@ def _sizes(function: Any) -> Any:
 @click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Ask for answers of full length.")
 @click.option("--extra-body", default="{}", metavar="JSON", help="Fields to merge into every request.")
 @click.option("--seed", type=int, help="Of the prompts  [default: random, so that no earlier run has warmed a cache]")
-@click.option("--api-key", envvar="VITRINE_API_KEY", default="", help="Bearer token  [env: VITRINE_API_KEY]")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait for the next bytes of an answer.")
 @click.option("--json", "json_file", metavar="FILE", help='Write the numbers as JSON; "-": to standard output.')
 def command(
@@ -132,8 +126,7 @@ async def _run(
     summaries: list[Summary] = []
     async with http_client(target, max(w.concurrency for w in workloads), api_key) as http:
         with LiveProgress(Console(stderr=True)) as progress:
-            if not target.model:
-                target = msgspec.structs.replace(target, model=await Client(target, http).first_model())
+            target = msgspec.structs.replace(target, model=await Client(target, http).choose_model())
             client = Client(target, http, progress.on_events)
             for workload in workloads:
                 progress.begin(workload)
@@ -160,7 +153,7 @@ def _stop_on_interrupt() -> asyncio.Event:
 
 def _show(summary: Summary, console: Console) -> None:
     console.print(Text(headline(summary), style="bold"))
-    console.print(latency_table(summary))
+    show(latency_table(summary), console)
     for line in totals(summary):
         console.print(Text(plain(line)))
     console.print()

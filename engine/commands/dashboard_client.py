@@ -9,27 +9,16 @@ import click
 import httpx
 
 from engine.commands.errors import CommandFailedError
-from engine.commands.urls import server_url
+from engine.commands.urls import server_options
+from engine.config import Config
 
 _TIMEOUT_S = 10.0
-_OPTIONS = (
-    click.option(
-        "--url",
-        default="http://127.0.0.1:8001",
-        show_default=True,
-        callback=server_url,
-        help="The dashboard.",
-    ),
-    click.option("--operator-token", "token", envvar="VITRINE_OPERATOR_TOKEN", default="", help="If it wants one."),
-    click.option("--json", "as_json", is_flag=True, help="Print the dashboard's answer as JSON."),
-)
 
 
 def dashboard_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--url``, ``--operator-token`` and ``--json``."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    """Add ``--url``, ``--config``, ``--operator-token`` and ``--json``."""
+    function = click.option("--json", "as_json", is_flag=True, help="Print the dashboard's answer as JSON.")(function)
+    return server_options("dashboard_port", "operator_token", "The dashboard.")(function)
 
 
 def get(url: str, path: str, token: str, query: dict[str, Any] | None = None) -> Any:
@@ -47,14 +36,19 @@ def get(url: str, path: str, token: str, query: dict[str, Any] | None = None) ->
 
 
 def _body(response: httpx.Response, url: str) -> Any:
-    if response.status_code == 401:
-        raise CommandFailedError(f"the dashboard at {url} wants a token: --operator-token or VITRINE_OPERATOR_TOKEN")
     try:
         body = response.json()
     except ValueError as e:
         raise CommandFailedError(f"{url} does not answer like Vitrine's dashboard (see --url)") from e
     if response.status_code != 200:
-        error = body.get("error", body) if isinstance(body, dict) else body
-        message = error.get("message", error) if isinstance(error, dict) else error
-        raise CommandFailedError(f"the dashboard says {response.status_code}: {message}")
+        raise CommandFailedError(_refusal(response.status_code, body, url))
     return body
+
+
+def _refusal(status: int, body: Any, url: str) -> str:
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(error, dict) and "param" in error:  # the shape of the OpenAI API's errors, not the dashboard's
+        return f"{url} is the API; the dashboard is usually on port {Config().dashboard_port} (see --url)"
+    if status == 401:
+        return f"the dashboard at {url} wants a token: --operator-token or VITRINE_OPERATOR_TOKEN"
+    return f"the dashboard says {status}: {error.get('message', error) if isinstance(error, dict) else error}"

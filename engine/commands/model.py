@@ -44,7 +44,7 @@ def _list(as_json: bool, **flags: str | None) -> None:
 
 
 def _pull(name: str, as_json: bool, **flags: str | None) -> None:
-    """Fetch a model, and convert it where that is needed, so that it is ready to be served.
+    """Fetch a model and make it ready to be served.
 
     NAME is what --model of "vitrine serve" takes.
     """

@@ -11,6 +11,7 @@ from rich.text import Text
 from engine.commands.output import clock, console, print_table, seconds
 from engine.commands.plain import plain
 from engine.commands.waterfall import STAGE_STYLES, draw, lanes
+from telemetry.events import FinishReason
 
 Row = Mapping[str, Any]
 
@@ -31,11 +32,18 @@ def print_request(answer: Row) -> None:
 def state_of(request: Row) -> Text:
     """How a request ended, or what it is doing."""
     word = request["finish_reason"] or request["state"]
-    return Text(word, style=_STATE_STYLES.get(word, "green"))
+    status = f" {request['http_status']}" if word == FinishReason.ERROR and request["http_status"] else ""
+    return Text(word + status, style=_STATE_STYLES.get(word, "green"))
+
+
+def asked_for(request: Row) -> str:
+    """The endpoint, and how many sequences it was asked for where that is not one."""
+    count = request["num_sequences"]
+    return f"{request['endpoint']} ×{count}" if count > 1 else str(request["endpoint"])
 
 
 def _headline(request: Row) -> Text:
-    line = Text.assemble((request["request_id"], "bold"), "  ", state_of(request), f"  {request['endpoint']}  ")
+    line = Text.assemble((request["request_id"], "bold"), "  ", state_of(request), f"  {asked_for(request)}  ")
     line.append(
         f"{plain(request['model'])} on {request['replica'] or 'no replica'} at {clock(request['received_ts'])}\n"
     )

@@ -17,9 +17,9 @@ _COLUMNS = ["replica", "start", "state", "since", "restarts", "running", "waitin
 
 @click.command("replicas")
 @dashboard_options
-def command(url: str, token: str, as_json: bool) -> None:
+def command(url: str, operator_token: str, as_json: bool) -> None:
     """List the replicas of the model: state, load and restarts."""
-    answer = get(url, "/api/replicas", token)
+    answer = get(url, "/api/replicas", operator_token)
     if as_json:
         print_json(answer)
         return

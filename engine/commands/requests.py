@@ -10,12 +10,15 @@ import click
 from rich.text import Text
 
 from engine.commands.dashboard_client import dashboard_options, get
-from engine.commands.one_request import print_request, state_of
+from engine.commands.one_request import asked_for, print_request, state_of
 from engine.commands.output import clock, print_json, print_table, seconds
+from telemetry.events import FinishReason
 
 Row = Mapping[str, Any]
 
 _MOST = 1000
+_STATES = ("tokenizing", "waiting", "running", "finished")
+_FINISH_REASONS = tuple(reason.value for reason in FinishReason)
 _COLUMNS = ["received", "id", "state", "endpoint", "replica", "in", "cached", "out", "TTFT", "TPOT", "total"]
 
 
@@ -23,17 +26,17 @@ _COLUMNS = ["received", "id", "state", "endpoint", "replica", "in", "cached", "o
 @click.argument("request_id", metavar="[ID]", required=False)
 @dashboard_options
 @click.option("--limit", type=click.IntRange(1, _MOST), default=20, show_default=True, help="Requests to list.")
-@click.option("--state", help="Only those tokenizing, waiting, running or finished.")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
 @click.option("--replica", help="Only those of one replica.")
-@click.option("--finish-reason", help="Only those that ended with stop, length, abort or error.")
+@click.option("--finish-reason", type=click.Choice(_FINISH_REASONS), help="Only those that ended so.")
 @click.option("--min-ttft-ms", type=float, help="Only those whose first token took at least so long.")
 @click.option("--trace-id", help="Only those of one trace.")
-def command(request_id: str | None, url: str, token: str, as_json: bool, **filters: Any) -> None:
+def command(request_id: str | None, url: str, operator_token: str, as_json: bool, **filters: Any) -> None:
     """List the latest requests, or show where the one with ID spent its time."""
     if request_id is None:
-        answer = get(url, "/api/requests", token, filters)
+        answer = get(url, "/api/requests", operator_token, filters)
     else:
-        answer = get(url, "/api/requests/" + quote(request_id, safe=""), token)
+        answer = get(url, "/api/requests/" + quote(request_id, safe=""), operator_token)
     if as_json:
         print_json(answer)
     elif request_id is None:
@@ -54,7 +57,7 @@ def _list_row(row: Row) -> list[str | Text]:
         clock(row["received_ts"]),
         row["request_id"],
         state_of(row),
-        row["endpoint"],
+        asked_for(row),
         row["replica"] or "–",
         *(_count(row[column]) for column in ("prompt_tokens", "cached_tokens", "output_tokens")),
         *(seconds(row[column]) for column in ("ttft_s", "tpot_s", "e2e_s")),

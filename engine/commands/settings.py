@@ -89,14 +89,15 @@ def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add every setting, and ``--config``, to a command; it receives them as keyword arguments for `read`."""
     by_name = {setting.name: setting for setting in settings()}
     options = [SettingOption(by_name[name], section) for section, names in SECTIONS.items() for name in names]
-    file = click.Option(
-        ["--config", "config_file"],
-        envvar="VITRINE_CONFIG",
-        metavar="FILE",
-        help="TOML file with settings; flags and environment win over it  [env: VITRINE_CONFIG]",
+    function.__click_params__ = list(reversed(options))  # type: ignore[attr-defined]
+    return config_option("TOML file with settings; flags and environment win over it")(function)
+
+
+def config_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--config``, for `read`."""
+    return click.option(
+        "--config", "config_file", envvar="VITRINE_CONFIG", metavar="FILE", help=f"{text}  [env: VITRINE_CONFIG]"
     )
-    function.__click_params__ = [file, *reversed(options)]  # type: ignore[attr-defined]
-    return function
 
 
 def read(config_file: str | None, flags: dict[str, str | None]) -> tuple[Config, dict[str, str]]:

@@ -107,7 +107,7 @@ def _convert(value: list[Any], kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as e:
-        raise invalid(str(e), "prompt") from None
+        raise invalid(e, kind, value, "prompt") from None
 
 
 def read_chat(turns: Sequence[Turn]) -> Prompts:

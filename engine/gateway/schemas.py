@@ -12,8 +12,9 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
+from engine.complaints import complain, locate
 from engine.gateway.errors import ApiError, bad_request
 
 MAX_CHOICES = 16
@@ -113,10 +114,13 @@ class Turn(StrictBody, kw_only=True):
     annotations: Annotated[Any, only([])] = None
 
 
+Message = Annotated[Turn, Meta(title="message")]
+
+
 class ChatBody(GenerationBody, kw_only=True):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Turn], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: Annotated[bool | None, only(False)] = None
     top_logprobs: Annotated[int | None, only(0)] = None
@@ -139,7 +143,7 @@ class TokenizeBody(StrictBody, kw_only=True):
 
     model: Name | None = None
     prompt: str | None = None
-    messages: Annotated[list[Turn], Meta(min_length=1)] | None = None
+    messages: Annotated[list[Message], Meta(min_length=1)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: Annotated[bool | None, only(True)] = None
@@ -161,26 +165,32 @@ def decode(body: bytes, kind: type[Body]) -> Body:
     try:
         decoded = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as e:
-        raise invalid(str(e)) from None
+        raise invalid(e, kind, _as_far_as_known(body)) from None
     except (msgspec.DecodeError, RecursionError) as e:
         raise bad_request(f"the body is not valid JSON: {e}", code="invalid_json") from None
     check_neutral(decoded)
     return decoded
 
 
-_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+def _as_far_as_known(body: bytes) -> Any:
+    """A body that was refused, whatever it is; UNSET when numbers in it are too large for that."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return UNSET
+
+
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
-def invalid(complaint: str, base: str = "") -> ApiError:
-    """A complaint of msgspec as a 400; `base` is the field that was looked at, where not the whole body."""
-    located = _AT.fullmatch(complaint)
-    reason, path = located.groups() if located else (complaint, "")
-    path = base + path
+def invalid(error: msgspec.ValidationError, kind: Any, value: Any, base: str = "") -> ApiError:
+    """Why `value` is no `kind`, as a 400; `base` is the field that was looked at, where not the whole body."""
+    reason, path = locate(error)
+    param = base + path
     field = _FIELD.fullmatch(reason)
     if field is None:
-        return bad_request(f"{path}: {reason}" if path else reason, path or None, "invalid_value")
-    param = f"{path}.{field[2]}" if path else field[2]
+        return bad_request(f"{param or 'the body'}: {complain(kind, value, path)}", param or None, "invalid_value")
+    param = f"{param}.{field[2]}" if param else field[2]
     if field[1] == "missing required":
         return bad_request(f"{param}: this field is required", param, "missing_required_parameter")
     return bad_request(f"{param}: there is no such field, or it is not supported", param, "unknown_parameter")

@@ -76,7 +76,7 @@ def make_converted(
 def _convert(folder: Path, dtype: str, name: str, gguf: Path, sha256: str, progress: Progress) -> ModelFiles:
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
     try:
-        with progress.working(f"converting {name} to {dtype}, once"):
+        with progress.working(f"converting {name} to {dtype}, once: about half a minute for 100 MB"):
             _run_converter(gguf, partial, dtype)
         _write_manifest(partial, sha256)
         copy = folder / dtype

@@ -31,14 +31,13 @@ class Limits(msgspec.Struct, frozen=True):
         """The limits under a configuration."""
         return cls(shape.vocab_size, shape.max_model_len(config), shape.longest_sequence(config))
 
-    def check_prompts(self, prompts: Iterable[list[int]], param: str) -> None:
+    def check_prompt(self, ids: list[int], param: str) -> None:
         """Raise RequestRefusedError for a prompt that is empty, too long, or has an id without an embedding."""
-        for ids in prompts:
-            if not ids:
-                raise RequestRefusedError("the prompt is empty: it has no tokens", param)
-            self.check_ids(ids, param)
-            if len(ids) >= self.longest_sequence:
-                raise self._too_long(f"the prompt has {len(ids)} tokens, which leaves no room for an answer", param)
+        if not ids:
+            raise RequestRefusedError("the prompt is empty: it has no tokens", param)
+        self.check_ids(ids, param)
+        if len(ids) >= self.longest_sequence:
+            raise self._too_long(f"the prompt has {len(ids)} tokens, which leaves no room for an answer", param)
 
     def check_ids(self, ids: list[int], param: str) -> None:
         """Raise RequestRefusedError for an id that is not in the vocabulary."""

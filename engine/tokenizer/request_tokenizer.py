@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from tokenizers import Tokenizer
@@ -33,8 +33,10 @@ class RequestTokenizer:
     def enqueue(self, submit: Submit) -> Enqueue:
         """Tokenize and check a request."""
         param = "messages" if submit.chat else "prompt"
-        prompts = self._prompts(submit)
-        self._limits.check_prompts(prompts, param)
+        prompts = []
+        for ids in self._prompts(submit):  # one at a time: the first bad one of many long texts ends the work
+            self._limits.check_prompt(ids, param)
+            prompts.append(ids)
         max_tokens = self._limits.answer_tokens(prompts, submit.params.max_tokens)
         return Enqueue(
             request_id=submit.request_id,
@@ -59,12 +61,12 @@ class RequestTokenizer:
         self._limits.check_ids(ids, "tokens")
         return TextReply(request.request_id, request.gateway, self._tokenizer.decode(ids, skip_special_tokens=False))
 
-    def _prompts(self, submit: Submit) -> list[list[int]]:
+    def _prompts(self, submit: Submit) -> Iterator[list[int]]:
         if submit.chat:
-            return [self._encode_chat(submit.chat)]
-        if submit.token_ids:
-            return [list(ids) for ids in submit.token_ids]
-        return [self._encode(text, add_special_tokens=True, param="prompt") for text in submit.texts]
+            yield self._encode_chat(submit.chat)
+        yield from map(list, submit.token_ids)
+        for text in submit.texts:
+            yield self._encode(text, add_special_tokens=True, param="prompt")
 
     def _encode_chat(self, chat: Sequence[ChatMessage]) -> list[int]:
         """Template, then ids. The template writes the special tokens that belong there, so none are added."""

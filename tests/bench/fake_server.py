@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 Answer = Callable[[dict[str, Any]], AsyncIterator[bytes] | Response]
@@ -44,10 +44,11 @@ async def well_behaved(body: dict[str, Any]) -> AsyncIterator[bytes]:
 
 
 class FakeServer:
-    """`answer` makes the reply to every completion; `bodies` are the requests seen."""
+    """`answer` makes the reply to every completion; `bodies` are the requests seen. Without `models` it lists none."""
 
-    def __init__(self, answer: Answer = well_behaved) -> None:
+    def __init__(self, answer: Answer = well_behaved, models: Sequence[str] | None = ("fake-1", "fake-2")) -> None:
         self.answer = answer
+        self.models = models
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.at_once = self.most_at_once = 0
@@ -72,7 +73,9 @@ class FakeServer:
             self.at_once -= 1
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "fake-1"}, {"id": "fake-2"}]})
+        if self.models is None:
+            return PlainTextResponse("Not Found", 404)
+        return JSONResponse({"object": "list", "data": [{"id": name} for name in self.models]})
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[FakeServer]:

@@ -105,7 +105,13 @@ async def test_a_missing_usage_block_leaves_events_to_count():
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (lambda body: JSONResponse({"error": {"message": "too\nlong"}}, 400), "http_400", "too"),
+        (lambda body: JSONResponse({"error": {"message": "too\nlong"}}, 400), "http_400", "too long"),
+        (lambda body: JSONResponse({"error": "busy"}, 503), "http_503", "busy"),
+        (lambda body: JSONResponse({"object": "error", "message": "busy"}, 503), "http_503", "busy"),
+        (lambda body: JSONResponse({"detail": "busy"}, 503), "http_503", "busy"),
+        (lambda body: JSONResponse({"detail": [1]}, 422), "http_422", '{"detail":[1]}'),
+        (lambda body: PlainTextResponse("<!doctype html> …", 404), "http_404", "Not Found"),
+        (lambda body: PlainTextResponse("", 502), "http_502", "Bad Gateway"),
         (lambda body: PlainTextResponse("come back later", 429), "http_429", "come back later"),
         (lambda body: PlainTextResponse("hello"), "not_a_stream", "text/plain"),
         (chunks(text("a"), event(error={"message": "the replica died"}) + DONE), "stream_error", "the replica died"),
@@ -120,6 +126,11 @@ async def test_failures_have_a_kind_and_words(answer, kind, words):
     result, _ = await complete(answer)
     assert result.error == kind
     assert words in result.message
+
+
+async def test_a_long_message_is_cut_between_words():
+    result, _ = await complete(lambda body: JSONResponse({"error": {"message": "wordy " * 100}}, 400))
+    assert result.message.endswith("wordy …") and len(result.message) <= 302
 
 
 async def test_a_server_that_dies_half_way():
@@ -148,7 +159,7 @@ async def test_nobody_listens():
         result = await Client(target, http).complete("Hi", 1)
         assert result.error == "connection"
         with pytest.raises(RequestError) as failure:
-            await Client(target, http).first_model()
+            await Client(target, http).choose_model()
     assert failure.value.kind == "connection"
 
 
@@ -157,7 +168,32 @@ async def test_the_url_may_be_written_with_or_without_v1(suffix):
     async with FakeServer().running() as server:
         target = Target(url=server.url + suffix)
         async with http_client(target, 1) as http:
-            assert await Client(target, http).first_model() == "fake-1"
+            assert await Client(target, http).choose_model() == "fake-1"
+
+
+async def choose(models, model=""):
+    async with FakeServer(models=models).running() as server:
+        target = Target(url=server.url, model=model)
+        async with http_client(target, 1) as http:
+            return await Client(target, http).choose_model()
+
+
+async def test_the_model_is_the_one_asked_for_or_the_first():
+    assert await choose(["a", "b"]) == "a"
+    assert await choose(["a", "b"], "b") == "b"
+
+
+async def test_a_model_that_is_not_there_is_refused():
+    with pytest.raises(RequestError, match="no model 'x'; the server has 0, 1, 2, 3, 4, …"):
+        await choose([str(i) for i in range(9)], "x")
+    with pytest.raises(RequestError, match="lists no model"):
+        await choose([], "x")
+
+
+async def test_a_server_that_lists_no_models_is_believed_to_have_the_one_asked_for():
+    assert await choose(None, "x") == "x"
+    with pytest.raises(RequestError, match="Not Found"):
+        await choose(None)
 
 
 async def test_the_key_is_sent_as_a_bearer_token():

@@ -30,6 +30,7 @@ def make_request(**fields: Any) -> dict[str, Any]:
         "http_status": 200,
         "endpoint": "/v1/completions",
         "model": "m",
+        "num_sequences": 1,
         "trace_id": "ab" * 16,
         "replica": "r0",
         "prompt_tokens": 1234,

@@ -80,6 +80,23 @@ async def test_a_failed_request_is_shown_and_makes_the_exit_status_1():
     assert "1 x http_503, for example: [red]busy" in out
 
 
+async def test_a_model_that_the_server_does_not_have_is_one_line_and_no_load():
+    async with FakeServer().running() as server:
+        status, out, err = await bench("--url", server.url, *SMALL, "--model", "fake-9")
+    assert (status, out, server.bodies) == (1, "", [])
+    assert "there is no model 'fake-9'; the server has fake-1, fake-2" in err and err.count("\n") == 1
+
+
+async def test_the_server_is_found_by_its_variables(monkeypatch):
+    async with FakeServer().running() as server:
+        monkeypatch.setenv("VITRINE_URL", server.url)
+        assert (await bench(*SMALL))[0] == 0
+        monkeypatch.delenv("VITRINE_URL")
+        monkeypatch.setenv("VITRINE_PORT", server.url.rpartition(":")[2])
+        assert (await bench(*SMALL))[0] == 0
+    assert len(server.bodies) == 8
+
+
 async def test_nobody_there_is_one_line():
     status, out, err = await bench("--url", "http://127.0.0.1:9")
     assert (status, out) == (1, "")

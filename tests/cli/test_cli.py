@@ -62,9 +62,13 @@ def test_every_command_has_help(vitrine, command):
         (["serve", "--prot", "1"], "--port"),
         (["serve", "--port"], "--port"),
         (["serve", "extra"], "extra"),
-        (["serve", "--dtype", "int1"], "use one of bfloat16, float32"),
+        (["serve", "--dtype", "int1"], "is not one of bfloat16, float32"),
         (["serve", "--config", "/no/such.toml"], "/no/such.toml"),
         (["config", "--host", "0.0.0.0"], "--api-key"),
+        (["serve", "--port", "abc"], "a whole number between 1 and 65535"),
+        (["requests", "--state", "asleep"], "tokenizing"),
+        (["requests", "--finish-reason", "boredom"], "abort"),
+        (["requests", "--config", "/no/such.toml"], "/no/such.toml"),
         (["bench", "--url", "nonsense"], "http://"),
         (["bench", "--url", "http://a:b"], "URL"),
         (["bench", "--extra-body", "[1]"], "--extra-body"),
@@ -75,6 +79,15 @@ def test_every_command_has_help(vitrine, command):
 def test_a_wrong_call_is_one_line_and_status_2(vitrine, arguments, says):
     assert says in vitrine.refusal(*arguments)
     assert vitrine(*arguments)[0] == 2
+
+
+def test_help_is_cut_nowhere(vitrine, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert all("..." not in vitrine(*group, "--help")[1].partition("Commands:")[2] for group in ([], ["model"]))
+
+
+def test_version_as_a_flag_is_one_line(vitrine):
+    assert vitrine("--version") == (0, f"vitrine {__version__}\n", "")
 
 
 def test_version(vitrine):
@@ -131,3 +144,8 @@ def test_config_as_a_table_has_every_setting(vitrine):
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:]}
     assert rows["max_num_seqs"] == ["7", "--max-num-seqs"]
     assert set(rows) == {setting.name for setting in settings()}
+
+
+def test_tables_end_without_blanks(vitrine):
+    _, out, _ = vitrine("config")
+    assert all(line == line.rstrip() != "" for line in out.splitlines())

@@ -19,6 +19,7 @@ REPLICA = {
     "info": {"model": "m", "dtype": "bfloat16", "device": "cpu"},
     "load": {"running": 3, "waiting": {"kv_blocks": 2, "preempted": 1}, "blocks_active": 40, "blocks_total": 100},
 }
+API_ERROR = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "unknown_url"}}
 
 
 class FakeDashboard:
@@ -65,10 +66,19 @@ def test_requests_are_listed(vitrine, dashboard):
     assert status == 0
     header, first, second = out.splitlines()
     assert header.split()[:3] == ["received", "id", "state"]
-    assert first.split()[1:3] == ["req-2", "running"]
-    assert second.split()[1:] == (
+    assert first.split()[2:4] == ["req-2", "running"]
+    assert second.split()[2:] == (
         ["req-1", "length", "/v1/completions", "r0", "1,234", "16", "3", "101", "ms", "200", "ms", "503", "ms"]
     )
+
+
+def test_an_error_is_listed_with_its_status_and_several_sequences_with_their_number(vitrine, dashboard):
+    failed = make_request(finish_reason="error", http_status=404, num_sequences=6)
+    dashboard.answers["/api/requests"] = (200, {"requests": [failed], "cursor": ""})
+    dashboard.answers["/api/requests/req-1"] = (200, make_answer(failed, make_sequence()))
+    for arguments in (["requests"], ["requests", "req-1"]):
+        _, out, _ = vitrine(*arguments, "--url", dashboard.url)
+        assert " error 404 " in out and "/v1/completions ×6 " in out
 
 
 def test_filters_are_passed_on(vitrine, dashboard):
@@ -169,6 +179,8 @@ def test_the_operator_token_is_sent(vitrine, dashboard, monkeypatch):
         ((401, {"error": {"message": "no"}}), "--operator-token"),
         ((503, {"error": {"message": "the store is away"}}), "503: the store is away"),
         ((200, b"<html>"), "does not answer like"),
+        ((404, API_ERROR), "is the API; the dashboard is usually on port 8001"),
+        ((401, API_ERROR), "is the API"),
     ],
 )
 def test_what_the_dashboard_refuses_is_one_line(vitrine, dashboard, answer, says):
@@ -179,3 +191,43 @@ def test_what_the_dashboard_refuses_is_one_line(vitrine, dashboard, answer, says
 @pytest.mark.parametrize("command", ["requests", "replicas"])
 def test_an_absent_dashboard_is_one_line_that_says_what_to_do(vitrine, command):
     assert "vitrine serve" in vitrine.refusal(command, "--url", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("command", ["requests", "replicas"])
+def test_the_dashboard_is_found_by_its_variable(vitrine, dashboard, monkeypatch, command):
+    dashboard.answers[f"/api/{command}"] = (200, {command: [], "cursor": ""})
+    monkeypatch.setenv("VITRINE_DASHBOARD_URL", dashboard.url)
+    assert vitrine(command)[0] == 0
+
+
+def test_the_dashboard_is_found_by_the_servers_settings(vitrine, dashboard, monkeypatch, tmp_path):
+    dashboard.answers["/api/requests"] = (200, {"requests": [], "cursor": ""})
+    file = tmp_path / "vitrine.toml"
+    file.write_text(f'dashboard-port = {dashboard.server.server_port}\noperator-token = "hush"')
+    assert vitrine("requests", "--config", str(file))[0] == 0
+    assert dashboard.authorization == "Bearer hush"
+    monkeypatch.setenv("VITRINE_DASHBOARD_PORT", str(dashboard.server.server_port))
+    assert vitrine("requests")[0] == 0
+
+
+def test_a_token_from_the_file_goes_to_no_other_server(vitrine, dashboard, tmp_path):
+    dashboard.answers["/api/requests"] = (200, {"requests": [], "cursor": ""})
+    file = tmp_path / "vitrine.toml"
+    file.write_text('operator-token = "hush"')
+    assert vitrine("requests", "--config", str(file), "--url", dashboard.url)[0] == 0
+    assert dashboard.authorization is None
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("0.0.0.0", "http://127.0.0.1:9"), ("::", "http://[::1]:9"), ("localhost", "http://localhost:9")],
+)
+def test_a_server_on_all_addresses_is_asked_on_this_machine(vitrine, monkeypatch, host, reached):
+    for name, value in {"HOST": host, "DASHBOARD_PORT": "9", "API_KEY": "a", "OPERATOR_TOKEN": "b"}.items():
+        monkeypatch.setenv(f"VITRINE_{name}", value)
+    assert f"the dashboard at {reached} cannot be reached" in vitrine.refusal("requests")
+
+
+def test_a_wrong_setting_of_the_server_is_one_line(vitrine, monkeypatch):
+    monkeypatch.setenv("VITRINE_DASHBOARD_PORT", "abc")
+    assert "VITRINE_DASHBOARD_PORT: 'abc' is not a whole number" in vitrine.refusal("requests")

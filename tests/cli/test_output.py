@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
 
-from engine.commands.output import seconds, size
+from engine.commands.output import clock, print_table, seconds, show, size
 from engine.commands.plain import plain
 
 
@@ -43,3 +47,18 @@ def test_foreign_text_cannot_control_the_terminal(text):
 
 def test_printable_text_stays_as_it_is():
     assert plain("Grüße, 世界 – [b]") == "Grüße, 世界 – [b]"
+
+
+def test_the_time_of_another_day_has_its_date():
+    assert len(clock(time.time())) == len("12:34:56")
+    assert clock(time.time() - 48 * 3600).startswith(time.strftime("%Y-", time.localtime(time.time() - 48 * 3600)))
+
+
+def test_a_table_without_column_names_has_no_header(capsys):
+    print_table(["", ""], [["a", "b"]])
+    assert capsys.readouterr().out == "a  b\n"
+
+
+def test_what_is_shown_has_no_blanks_at_its_ends_and_keeps_those_within(capsys):
+    show(Text("\n \n  a  b  \n\nc\n \n"), Console(width=20))
+    assert capsys.readouterr().out == "  a  b\n\nc\n"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import Config, ConfigError, is_loopback, parse_bytes, resolve, settings
+from engine.config import OTLP_SCHEMES, Config, ConfigError, is_loopback, parse_bytes, resolve, settings
+from telemetry.export import make_exporter
 
 
 @pytest.fixture
@@ -63,17 +64,19 @@ def test_every_setting_has_help_a_flag_and_a_variable():
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("port", "abc", "int"),
-        ("port", "0", ">= 1"),
-        ("port", "65536", "<= 65535"),
-        ("port", "80.5", "int"),
-        ("replicas", "0", ">= 1"),
-        ("threads", "-1", ">= 0"),
-        ("trace_ratio", "1.5", "<= 1.0"),
-        ("trace_ratio", "nan", "nan"),
-        ("drain_timeout", "-1", ">= 0"),
-        ("dtype", "int1", "use one of bfloat16, float32"),
-        ("prefix_cache", "yes", "use one of on, off"),
+        ("port", "abc", "a whole number between 1 and 65535"),
+        ("port", "0", "a whole number between 1 and 65535"),
+        ("port", "65536", "a whole number between 1 and 65535"),
+        ("port", "80.5", "a whole number between 1 and 65535"),
+        ("replicas", "0", "a whole number of at least 1"),
+        ("threads", "-1", "a whole number of at least 0"),
+        ("trace_ratio", "1.5", "a number between 0 and 1"),
+        ("trace_ratio", "nan", "a number between 0 and 1"),
+        ("drain_timeout", "-1", "a number between 0 and 86400"),
+        ("drain_timeout", "inf", "a number between 0 and 86400"),
+        ("drain_timeout", "nan", "a number between 0 and 86400"),
+        ("dtype", "int1", "is not one of bfloat16, float32"),
+        ("prefix_cache", "yes", "is not one of on, off"),
         ("kv_cache_memory", "lots", "512M"),
     ],
 )
@@ -95,6 +98,26 @@ def test_an_unknown_setting_in_the_file_is_refused(toml):
 def test_a_file_that_is_not_toml_or_not_there_is_refused(toml, tmp_path):
     assert "not valid TOML" in refusal(file=toml("port = = 1"))
     assert "cannot read" in refusal(file=str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://h:1", "http://", "://h", "http:/h", "HTTP//h"])
+def test_an_otlp_endpoint_of_another_kind_is_refused(endpoint):
+    said = refusal({"otlp_endpoint": endpoint})
+    assert said.startswith("--otlp-endpoint: ") and endpoint in said and "grpc://" in said
+
+
+@pytest.mark.parametrize("scheme", OTLP_SCHEMES)
+def test_an_otlp_endpoint_may_be_of_every_kind_that_the_exporter_has(scheme):
+    endpoint = f"{scheme}://localhost:4317"
+    assert resolve({"otlp_endpoint": endpoint}, {})[0].otlp_endpoint == endpoint
+    assert make_exporter(endpoint) is not None
+
+
+def test_a_chat_template_that_cannot_be_read_is_refused(tmp_path):
+    assert "No such file" in refusal({"chat_template": str(tmp_path / "none.jinja")})
+    assert "directory" in refusal({"chat_template": str(tmp_path)})
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    resolve({"chat_template": str(tmp_path / "chat.jinja")}, {})
 
 
 def test_equal_ports_are_refused():

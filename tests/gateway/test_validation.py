@@ -76,7 +76,43 @@ def test_a_wrong_value_is_refused_and_the_field_named(field: str, value: Any) ->
         assert error.param is not None and error.param.startswith(field)
         assert field in error.message
         if field == "max_tokens":
-            assert "-" not in error.message
+            assert "-" not in error.message.split(", got ")[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"max_tokens": "5"}, 'max_tokens: a whole number of at least 1 is needed, got "5"'),
+        ({"max_tokens": 2**63}, f"max_tokens: a whole number between 1 and {2**63 - 1} is needed, got {2**63}"),
+        ({"top_p": 0}, "top_p: a number above 0 and at most 1 is needed, got 0"),
+        ({"n": None, "seed": True}, "seed: a whole number of 64 bits is needed, got true"),
+        ({"stop": [""]}, 'stop[0]: a text of 1 to 1000 characters is needed, got ""'),
+        ({"stop": "x" * 1001}, "stop: a text of 1 to 1000 characters or a list of at most 16 texts is needed, "),
+        ({"prompt": ["a", 5]}, "prompt[1]: a text is needed, got 5"),
+        ({"stream": 1}, "stream: true or false is needed, got 1"),
+    ],
+)
+def test_a_refusal_says_in_words_what_is_needed(body: dict[str, Any], message: str) -> None:
+    assert refused(completion, **body).message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "messages: a list of one or more messages is needed, got []"),
+        (["Hi"], 'messages[0]: an object is needed, got "Hi"'),
+        ([{"role": "wizard"}], "messages[0].role: one of assistant, developer, system, tool, user is needed, got "),
+        ([{"role": "user", "content": 5}], "messages[0].content: a text or a list of objects is needed, got 5"),
+    ],
+)
+def test_a_refusal_of_a_chat_says_in_words_what_is_needed(messages: Any, message: str) -> None:
+    assert refused(chat, messages).message.startswith(message)
+
+
+def test_what_a_refusal_repeats_is_short_and_printable() -> None:
+    assert len(refused(completion, stop=["a"] * 10_000).message) < 120
+    assert len(refused(completion, user="x" * 2**20).message) < 120
+    assert refused(completion, n="\x1b[2J\u202e").message.isprintable()
 
 
 RIGHT = {

@@ -91,6 +91,13 @@ def test_a_prompt_that_leaves_no_room_is_refused_whatever_was_asked_for(length):
         assert (error.param, error.code) == ("prompt", "context_length_exceeded")
 
 
+def test_the_first_text_that_is_too_long_ends_the_work():
+    encoded = []
+    tokenizer = RequestTokenizer(BYTE_LEVEL, None, Limits(SIZE, 100, 100), lambda: encoded.append(1))
+    assert refusal(submit(texts=("a b " * 100,) * 50), tokenizer).code == "context_length_exceeded"
+    assert len(encoded) == 1
+
+
 def test_a_small_kv_cache_is_named_as_the_limit():
     error = refusal(submit(token_ids=((1,) * 50,)), make_tokenizer(room=48))
     assert "KV cache has room for 48 tokens" in str(error)
