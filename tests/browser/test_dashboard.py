@@ -5,10 +5,12 @@ import time
 import pytest
 from playwright.sync_api import Browser, expect
 
+from dashboard.hub import Hub
 from telemetry.events import Stage
 from telemetry.gauges import Gauge
 from tests.browser.conftest import Visit
 from tests.dashboard.factories import World, make_request, make_unfinished
+from tests.dashboard.serve import serving
 from tests.dashboard.test_hostile import HOSTILE, add_hostile
 
 pytestmark = pytest.mark.browser
@@ -125,13 +127,16 @@ def test_keys(visit: Visit) -> None:
     page.wait_for_url("**/replicas")
 
 
-def test_a_lost_connection_says_so_and_comes_back(visit: Visit) -> None:
-    visit.open("/replicas")
-    visit.page.context.set_offline(True)
-    visit.page.evaluate("window.vitrine.source.dispatchEvent(new Event('error'))")
-    expect(visit.page.locator("#lost")).to_be_visible()
-    visit.page.context.set_offline(False)
-    expect(visit.page.locator("#lost")).to_be_hidden(timeout=15_000)
+def test_a_lost_connection_says_so_and_comes_back(browser: Browser, world: World) -> None:
+    page = browser.new_page()
+    with serving(world, Hub(tick_s=0.1)) as url:
+        page.goto(url + "/replicas")
+        expect(page.locator("html")).to_have_attribute("data-live", "")
+        expect(page.locator("#lost")).to_be_hidden()
+    expect(page.locator("#lost")).to_be_visible(timeout=15_000)
+    with serving(world, Hub(tick_s=0.1), port=int(url.rsplit(":", 1)[1])):
+        expect(page.locator("#lost")).to_be_hidden(timeout=30_000)
+    page.close()
 
 
 def test_definitions_show_on_hover(visit: Visit) -> None:

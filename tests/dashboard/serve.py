@@ -24,9 +24,9 @@ from tests.dashboard.factories import World, full_world, make_sample, make_unfin
 
 
 @contextlib.contextmanager
-def serving(world: World, hub: Hub | None = None) -> Iterator[str]:
+def serving(world: World, hub: Hub | None = None, port: int = 0) -> Iterator[str]:
     """Serve in a thread; yields the base URL."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(
         create_app(world.sources(), hub or Hub(tick_s=0.2)), log_level="warning", timeout_graceful_shutdown=1
     )
