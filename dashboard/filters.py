@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
+import msgspec.inspect
 from starlette.exceptions import HTTPException
 
 from telemetry.queries import RequestFilters
@@ -13,9 +15,9 @@ from telemetry.queries import RequestFilters
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Parameters of ``/requests`` and ``/api/requests``. Empty ones do not narrow; times are epoch seconds."""
 
-    state: str = ""
+    state: Literal["", "tokenizing", "waiting", "running", "finished"] = ""
     replica: str = ""
-    finish_reason: str = ""
+    finish_reason: Literal["", "stop", "length", "abort", "error"] = ""
     error_type: str = ""
     model: str = ""
     endpoint: str = ""
@@ -57,4 +59,17 @@ def read_query(params: Mapping[str, str]) -> ListQuery:
     try:
         return msgspec.convert(given, ListQuery, strict=False)
     except msgspec.ValidationError as e:
-        raise HTTPException(400, f"This filter cannot be used: {e}") from e
+        raise HTTPException(400, f"This filter cannot be used: {_words(e, given)}") from e
+
+
+def _words(error: msgspec.ValidationError, given: Mapping[str, str]) -> str:
+    """msgspec's complaint with the name of the parameter and, where it is one of few, what it may be."""
+    name = str(error).rpartition("$.")[2].rstrip("`")
+    if name not in given:
+        return str(error)
+    kind = msgspec.inspect.type_info(ListQuery)
+    assert isinstance(kind, msgspec.inspect.StructType)
+    wanted = next(field.type for field in kind.fields if field.name == name)
+    if isinstance(wanted, msgspec.inspect.LiteralType):
+        return f"{name} is one of {', '.join(str(value) for value in wanted.values if value)}, not {given[name]!r}"
+    return f"{name} must be a number, not {given[name]!r}"

@@ -58,7 +58,8 @@ def _latency(
 
 
 def _errors(samples: Sequence[Sample], window_words: str) -> Tile:
-    finished = sum(values.get("requests_finished") or 0 for _, values in samples)
+    refused = sum(values.get("requests_refused") or 0 for _, values in samples)
+    finished = sum(values.get("requests_finished") or 0 for _, values in samples) - refused
     errors = sum(values.get("requests_errors") or 0 for _, values in samples)
     if not finished:
         words = f"No request ended in the {window_words}. The objective: at most {percent(MAX_ERROR_RATE)}."
@@ -66,6 +67,8 @@ def _errors(samples: Sequence[Sample], window_words: str) -> Tile:
     burn = errors / finished / MAX_ERROR_RATE
     limit = percent(MAX_ERROR_RATE)
     words = f"{count(errors)} of {count(finished)} requests in the {window_words}. Objective: at most {limit}."
+    if refused:
+        words += f" {count(refused)} more were refused (the client's mistake)."
     return Tile("Errors", "error rate", errors / finished, "percent", _level(burn, False), burn, words)
 
 

@@ -99,7 +99,7 @@ CHARTS = (
         "Prefix cache hit rate",
         "prefix hit rate",
         "percent",
-        (Line("hit_rate", "hit rate", "s1", "prefix hit rate", "hit_rate", _mean),),
+        (Line("hit_rate", "hit rate", "s1", "prefix hit rate", "prefix_hit_rate", _mean),),
     ),
 )
 
@@ -117,17 +117,11 @@ def columns(samples: Sequence[Sample], window_s: int) -> dict[str, list[Value]]:
     step = point_seconds(window_s)
     points: dict[int, list[dict[str, Value]]] = {}
     for ts, values in samples:
-        points.setdefault(ts - ts % step, []).append(with_hit_rate(values))
+        points.setdefault(ts - ts % step, []).append(values)
     table: dict[str, list[Value]] = {"ts": [float(ts) for ts in points]}
     for line in (line for chart in CHARTS for line in chart.lines):
         table[line.key] = [_merged(line, seconds) for seconds in points.values()]
     return table
-
-
-def with_hit_rate(values: dict[str, Value]) -> dict[str, Value]:
-    """The sample, and the prefix hit rate of its second (None when nothing was looked up)."""
-    queried = values.get("prefix_queried_tokens")
-    return {**values, "hit_rate": (values.get("prefix_hit_tokens") or 0.0) / queried if queried else None}
 
 
 def _merged(line: Line, seconds: list[dict[str, Value]]) -> Value:

@@ -65,6 +65,8 @@ def sentence(request: Row, sequences: Sequence[Row]) -> str:
     if request["state"] != "finished":
         return _running(request)
     opening = _opening(request)
+    if _refused(request):
+        return opening + "."
     largest = sorted(parts(request), key=lambda part: part.seconds, reverse=True)
     named = [part for i, part in enumerate(largest) if i == 0 or part.share >= _MENTIONED_FROM][:3]
     if not named:
@@ -85,13 +87,26 @@ def _tokens(request: Row, which: str) -> str:
 
 
 def _opening(request: Row) -> str:
+    if request["e2e_s"] is None:
+        return "Ended, nobody knows when"
     took = duration(request["e2e_s"])
     if request["finish_reason"] == "error":
-        refused = (request["http_status"] or 0) in range(400, 500)
-        return f"{'Refused' if refused else 'Failed'} after {took}"
+        if _refused(request):
+            return f"Refused by the {_refused_by(request)} after {took}"
+        return f"Failed after {took}"
     if request["finish_reason"] == "abort":
         return f"Aborted after {took}, {_tokens(request, 'output')} in"
     return f"Took {took}"
+
+
+def _refused(request: Row) -> bool:
+    return request["finish_reason"] == "error" and (request["http_status"] or 0) in range(400, 500)
+
+
+def _refused_by(request: Row) -> str:
+    if request["tokenize_end_at"] is None:
+        return "gateway"
+    return "tokenizer" if request["enqueued_at"] is None else "scheduler"
 
 
 def _first_token(request: Row) -> str:

@@ -154,14 +154,20 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.terminal.error_type or str(self.terminal.finish_reason)
 
     @property
+    def refused(self) -> bool:
+        """Whether it was the client's mistake: a 4xx, but for 429, which says that the server has no room."""
+        return self.terminal is not None and 400 <= self.terminal.http_status < 500 and self.terminal.http_status != 429
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts."""
         return sum(map(len, self.tokenized.prompt_token_ids)) if self.tokenized else 0
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens found in the prefix cache, over all sequences."""
-        return sum(s.cached_tokens for s in self.sequences)
+        """Prompt tokens found in the prefix cache, each prompt counted with its first choice, as ``usage`` does."""
+        by_prompt = {s.prompt_index: s.cached_tokens for s in reversed(self.sequences)}
+        return sum(by_prompt.values())
 
     @property
     def output_tokens(self) -> int:

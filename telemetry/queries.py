@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,6 +94,15 @@ class Reader:
     def get_request(self, request_id: str) -> Row | None:
         """One request, or None."""
         return self._row(select(schema.requests).where(schema.requests.c.request_id == request_id))
+
+    def find_request(self, text: str) -> Row | None:
+        """The one request that `text` names: its id, the id of its answer, or the beginning of either."""
+        table, start = schema.requests, request_id_of(text)
+        last = start + "\U0010ffff"
+        within = select(table).where(table.c.request_id >= start, table.c.request_id <= last).limit(2)
+        found = self._rows(within) if start else []
+        exact = [row for row in found if row["request_id"] == start]
+        return exact[0] if exact else found[0] if len(found) == 1 else None
 
     def get_sequences(self, request_id: str) -> list[Row]:
         """The sequences of a request in order; none while it runs."""
@@ -188,9 +198,15 @@ def _conditions(filters: RequestFilters) -> Sequence[ColumnElement[bool]]:
     if filters.until is not None:
         found.append(columns.received_ts < filters.until)
     if filters.id_prefix:
-        starts = columns.request_id.startswith(filters.id_prefix, autoescape=True)
+        start = request_id_of(filters.id_prefix)
+        starts = columns.request_id.between(start, start + "\U0010ffff")
         found.append(starts | (columns.client_request_id == filters.id_prefix))
     return found
+
+
+def request_id_of(text: str) -> str:
+    """``chatcmpl-…`` and ``cmpl-…``, the ids of answers, carry the hex digits of the request's ``req-…``."""
+    return re.sub(r"^(chatcmpl|cmpl)-", "req-", text)
 
 
 def _encode_cursor(row: Row) -> str:

@@ -8,11 +8,13 @@ itl_p50_s, _p95_s, _p99_s        ITL of the tokens sampled in the last `WINDOW_S
 e2e_p50_s, _p95_s, _p99_s        e2e of the requests that finished in the last `WINDOW_S` seconds, or null
 prompt_tokens, generation_tokens tokens computed for prompts, tokens sampled, in this second
 requests_finished                requests that ended in this second, of whatever reason
-requests_errors                  of these, with an error
+requests_errors                  of these, with an error that was not the client's mistake
+requests_refused                 of these, refused for the client's mistake (4xx without 429)
 running, waiting                 sequences, at the end of the second
 waiting_<reason>                 of the waiting ones, by WaitReason
 blocks_free, _active, _cached    KV blocks by state
 prefix_queried_tokens, _hit_tokens   prompt tokens looked up in the prefix cache, and found, in this second
+prefix_hit_rate                  found / looked up over the last `WINDOW_S` seconds, or null
 busy_<stage>                     share of the second that the stage worked, 0–1 (for "": the busiest replica)
 prefill_step_s, decode_step_s, mixed_step_s   time spent in engine steps of that kind
 idle_s                           time the runner waited for the host with work pending
@@ -68,13 +70,20 @@ class _Series:
     def __init__(self) -> None:
         self.latencies = {name: _Window() for name in _LATENCIES}
         self.counts: defaultdict[str, float] = defaultdict(float)
+        self._lookups: deque[tuple[float, float]] = deque(maxlen=WINDOW_S)  # (found, looked up) of each second
 
     def roll(self) -> dict[str, float | None]:
         values: dict[str, float | None] = {name: self.counts[name] for name in _COUNTED}
+        values["prefix_hit_rate"] = self._hit_rate()
         for name, window in self.latencies.items():
             values |= {f"{name}_{p}_s": value for p, value in window.roll().items()}
         self.counts.clear()
         return values
+
+    def _hit_rate(self) -> float | None:
+        self._lookups.append((self.counts["prefix_hit_tokens"], self.counts["prefix_queried_tokens"]))
+        found, queried = map(sum, zip(*self._lookups, strict=True))
+        return found / queried if queried else None
 
 
 _COUNTED = (
@@ -82,6 +91,7 @@ _COUNTED = (
     "generation_tokens",
     "requests_finished",
     "requests_errors",
+    "requests_refused",
     "prefix_queried_tokens",
     "prefix_hit_tokens",
     *(f"{kind}_step_s" for kind in StepKind),
@@ -102,7 +112,8 @@ class Samples:
         """A request has finished."""
         for series in self._of(facts.replica):
             series.counts["requests_finished"] += 1
-            series.counts["requests_errors"] += facts.finish_reason == "error"
+            series.counts["requests_errors"] += facts.finish_reason == "error" and not facts.refused
+            series.counts["requests_refused"] += facts.refused
             if facts.times.ttft_s is not None:
                 series.latencies["ttft"].extend([facts.times.ttft_s])
             if facts.times.e2e_s is not None:

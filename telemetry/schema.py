@@ -112,6 +112,8 @@ requests = Table(
     Index("ix_requests_received", "received_ts", "request_id"),
     Index("ix_requests_state", "state", "received_ts"),
     Index("ix_requests_trace", "trace_id"),
+    Index("ix_requests_client_id", "client_request_id"),
+    Index("ix_requests_ttft", "ttft_s"),
     Index("ix_requests_finish", "finish_reason", "received_ts"),
     Index("ix_requests_replica", "replica", "received_ts"),
 )

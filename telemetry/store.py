@@ -147,7 +147,12 @@ class Store:
             running = connection.scalars(select(table.c.request_id).where(table.c.state.in_(_OPEN_STATES)))
             lost = [{"lost_id": request_id} for request_id in running if request_id not in open_ids]
             if lost:
-                ended = {"state": "finished", "finish_reason": "error", "error_type": "records_lost"}
+                ended = {
+                    "state": "finished",
+                    "finish_reason": "error",
+                    "error_type": "records_lost",
+                    "error_message": "how this request ended was not recorded: the system was killed",
+                }
                 connection.execute(update(table).where(table.c.request_id == bindparam("lost_id")).values(ended), lost)
         return len(lost)
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from dashboard.history import Sample
 from dashboard.hub import Events
 from dashboard.objectives import Tile, tiles
-from dashboard.series import CHARTS, columns, point_seconds, with_hit_rate
+from dashboard.series import CHARTS, columns, point_seconds
 from dashboard.store import StoreAwayError, slowest
 from dashboard.web import WINDOWS, Site, chosen_window, site_of
 from telemetry.events import REPLICA_STAGES, Stage, StepKind
@@ -85,7 +85,7 @@ def _overview(window: str, samples: list[Sample], slow: list[Row], events: list[
 
 
 def _latest(samples: Sequence[Sample]) -> dict[str, float | None]:
-    values = with_hit_rate(samples[-1][1]) if samples else {}
+    values = samples[-1][1] if samples else {}
     return {line.key: values.get(line.sample) for chart in CHARTS for line in chart.lines}
 
 

@@ -54,7 +54,7 @@ def live(site: Site, params: Mapping[str, str]) -> Events:
 def find(site: Site, request_id: str) -> Row:
     """The request. Raises HTTPException 404."""
     with site.sources.store.reading() as reader:
-        row = reader.get_request(request_id)
+        row = reader.find_request(request_id)
     if row is None:
         raise HTTPException(404, "There is no request with this id; it may be older than what is kept")
     return row
@@ -98,8 +98,13 @@ def _summary(row: Row, sequences: list[Row]) -> dict[str, Any]:
         "sentence": sentence(row, sequences),
         "parts": parts(row),
         "timings": [(name, row[column], css) for name, column, css in _TIMINGS],
-        "waterfall": draw(row, sequences, time.time() - row["received_ts"]),
+        "waterfall": draw(row, sequences, _last_known_ts(row) - row["received_ts"]),
     }
+
+
+def _last_known_ts(row: Row) -> float:
+    """Until when something is known of a request: now while it runs; its last record where its end is missing."""
+    return float(row["updated_ts"]) if row["state"] == "finished" else time.time()
 
 
 def _whole(text: str) -> int:

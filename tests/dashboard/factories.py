@@ -219,7 +219,8 @@ def make_sample(ts: int, load: float = 0.7, **changes: Any) -> dict[str, Any]:
         "blocks_cached": cached,
         "blocks_free": 2912 - active - cached,
     }
-    values |= {"prefix_queried_tokens": 800, "prefix_hit_tokens": round(800 * (0.4 + 0.2 * math.sin(ts / 90)))}
+    hit_rate = 0.4 + 0.2 * math.sin(ts / 90)
+    values |= {"prefix_queried_tokens": 800, "prefix_hit_tokens": round(800 * hit_rate), "prefix_hit_rate": hit_rate}
     values |= {
         "busy_gateway": 0.11 * wave,
         "busy_tokenizer": 0.04 * wave,

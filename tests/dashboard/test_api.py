@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from dashboard.app import create_app
 from dashboard.hub import Hub
-from tests.dashboard.factories import INCARNATION, World
+from tests.dashboard.factories import INCARNATION, World, make_request
 
 
 def test_overview_has_equal_columns(client: TestClient) -> None:
@@ -77,3 +77,31 @@ def test_metrics_are_passed_on_with_the_format_asked_for(world: World) -> None:
 
 def test_metrics_say_that_telemetry_is_away(client: TestClient) -> None:
     assert client.get("/metrics").status_code == 503
+
+
+def test_values_that_are_one_of_few_are_checked_and_named(client: TestClient) -> None:
+    refused = client.get("/api/requests?state=foo")
+    assert refused.status_code == 400
+    assert "state is one of finished, running, tokenizing, waiting, not 'foo'" in refused.text
+    assert "min_ttft_ms must be a number, not 'abc'" in client.get("/api/requests?min_ttft_ms=abc").text
+
+
+def test_a_request_is_found_by_the_id_of_its_answer_and_by_a_unique_beginning(world: World, client: TestClient) -> None:
+    world.add("requests", make_request("req-00aa11", world.now), make_request("req-00aa22", world.now))
+    for text in ("req-00aa11", "chatcmpl-00aa11", "cmpl-00aa11", "req-00aa1"):
+        assert client.get(f"/api/requests/{text}").json()["request"]["request_id"] == "req-00aa11"
+        assert client.get(f"/requests/{text}").status_code == 200
+    assert client.get("/api/requests/req-00aa").status_code == 404
+    found = client.get("/api/requests?id=chatcmpl-00aa").json()["requests"]
+    assert {row["request_id"] for row in found} == {"req-00aa11", "req-00aa22"}
+
+
+def test_a_request_whose_end_was_lost_does_not_count_on(world: World, client: TestClient) -> None:
+    ended = {"e2e_s": None, "sent_at": None, "finished_at": None, "updated_ts": world.now - 3500}
+    lost = make_request("req-lost01", world.now - 3600, finish_reason="error", http_status=None) | ended
+    world.add("requests", lost | {"error_type": "records_lost", "error_message": "how it ended was not recorded"})
+    page = client.get("/requests/req-lost01").text.replace("\u00a0", " ")
+    assert "Ended, nobody knows when." in page and "how it ended was not recorded" in page
+    assert "1 min 40 s" in page and "1 h" not in page.split("Waterfall")[1].split("</section>")[0]
+    row = client.get("/requests?id=req-lost01").text.split('id="row-req-lost01"')[1].split("</tr>")[0]
+    assert "…" not in row

@@ -36,16 +36,12 @@ def test_a_point_keeps_the_worst_latency_and_the_mean_rate() -> None:
 
 
 def test_no_value_is_none_and_not_zero() -> None:
-    table = columns([sample(0, ttft_p50_s=None, prefix_queried_tokens=0)], 300)
+    table = columns([sample(0, ttft_p50_s=None, prefix_hit_rate=None)], 300)
     assert (table["ttft_p50"], table["hit_rate"]) == ([None], [None])
 
 
-def test_hit_rate_is_found_over_looked_up() -> None:
-    assert columns([sample(0, prefix_queried_tokens=8, prefix_hit_tokens=2)], 300)["hit_rate"] == [0.25]
-
-
 def test_every_line_reads_a_key_that_samples_have() -> None:
-    known = set(make_sample(0)["values"]) | {"hit_rate"}
+    known = set(make_sample(0)["values"])
     assert {line.sample for chart in CHARTS for line in chart.lines} <= known
 
 
@@ -81,3 +77,9 @@ def test_history_reads_only_what_is_new(tmp_path: Path) -> None:
     again = history.since(now - 100)
     assert [ts for ts, _ in again] == list(range(now - 9, now + 2))
     assert dict(again)[now]["running"] == 99
+
+
+def test_mistakes_of_clients_do_not_burn_the_error_objective() -> None:
+    found = tile("Errors", sample(0, requests_finished=30, requests_errors=0, requests_refused=20))
+    assert (found.value, found.burn) == (0, 0)
+    assert "0 of 10 requests" in found.words and "20 more were refused" in found.words

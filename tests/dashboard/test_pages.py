@@ -103,7 +103,7 @@ def test_running_request_shows_what_is_known_so_far(client: TestClient) -> None:
 
 def test_refused_request_shows_its_error(client: TestClient) -> None:
     text = text_of(client.get("/requests/req-refused").text)
-    assert "Refused after 3.1 ms" in text
+    assert "Refused by the tokenizer after 3.1 ms" in text
     assert "the prompt has 1,990 and max_tokens is 256" in text
 
 

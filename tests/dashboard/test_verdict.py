@@ -39,7 +39,10 @@ def test_a_cached_prompt_is_named() -> None:
 
 
 def test_ends_are_named_as_they_were() -> None:
-    assert said(make_refused("r", 0)).startswith("Refused after 3.1 ms")
+    assert said(make_refused("r", 0)).startswith("Refused by the tokenizer after 3.1 ms.")
+    assert said(make_refused("r", 0, tokenize_end_at=None)).startswith("Refused by the gateway after")
+    lost = make_request("r", 0, finish_reason="error", http_status=None) | {"e2e_s": None, "sent_at": None}
+    assert said(lost) == "Ended, nobody knows when."
     assert said(make_refused("r", 0, http_status=502)).startswith("Failed after")
     assert said(make_request("r", 0, finish_reason="abort")).startswith("Aborted after 810 ms, 48 tokens in")
 

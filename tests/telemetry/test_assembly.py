@@ -258,7 +258,7 @@ def test_several_choices_and_prompts_are_sequences_and_the_last_one_gives_the_pa
     story.tokenized(prompts=[[1, 2], [3, 4, 5]])
     seqs = [story.queued(index=i, prompt_index=i // 2, prompt_tokens=2 + i // 2) for i in range(4)]
     for i, seq in enumerate(seqs):
-        story.admitted(seq, at=10 + i)
+        story.admitted(seq, at=10 + i, cached=1 + i % 2)
         story.generate(seq, [20 + i, 30 + i], first_at=30 + i, gap=10 + i)
         story.ended(seq, at=60, tokens=2)
         story.detokenized(seq, index=i, tokens=2)
@@ -270,6 +270,7 @@ def test_several_choices_and_prompts_are_sequences_and_the_last_one_gives_the_pa
     assert facts.sequences[1].finish_reason == "length"
     assert facts.output_tokens == 7
     assert facts.prompt_tokens == 5
+    assert facts.cached_tokens == 2, "each prompt's first choice counts, as in usage"
     assert facts.times.last_sampled_ns == story.ns(46)
     assert parts_add_up(facts)
 

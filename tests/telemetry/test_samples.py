@@ -1,6 +1,7 @@
+import msgspec
 import pytest
 
-from telemetry.events import Stage
+from telemetry.events import FinishReason, Stage
 from telemetry.gauges import Gauge, GaugePage, GaugeReader, PageOwner
 from telemetry.pages import replica_gauges
 from telemetry.samples import WINDOW_S, Samples, percentile
@@ -74,3 +75,29 @@ def test_a_replica_that_is_gone_has_no_samples():
 def test_percentiles_are_values_that_were_seen(share, expected):
     assert percentile([1, 2, 3, 4], share) == expected
     assert percentile([], share) is None
+
+
+def test_mistakes_of_clients_are_refusals_and_not_errors(gauges):
+    samples, story = Samples(), Story()
+    for name, status in (("bad", 400), ("full", 429), ("broken", 503)):
+        story.received(name)
+        story.finished(name, at=1, reason=FinishReason.ERROR, status=status, error_type="x")
+        story.sent(name, at=2)
+    for facts in assemble(story):
+        samples.add_request(facts)
+    values = samples.roll(gauges, {}, 1.0)[""]
+    assert (values["requests_refused"], values["requests_errors"]) == (1, 2)
+
+
+def test_hit_rate_is_that_of_the_last_seconds(gauges):
+    samples, story = Samples(), Story()
+    story.complete_request()
+    assembly = Assembly("run")
+    assemble(story, assembly=assembly)
+    assert samples.roll(gauges, {}, 1.0)[""]["prefix_hit_rate"] is None
+    for step in assembly.take_steps():
+        record = msgspec.structs.replace(step.record, queried_tokens=8, hit_tokens=2)
+        samples.add_step(msgspec.structs.replace(step, record=record))
+    for _ in range(WINDOW_S):
+        assert samples.roll(gauges, {}, 1.0)[""]["prefix_hit_rate"] == 0.25
+    assert samples.roll(gauges, {}, 1.0)[""]["prefix_hit_rate"] is None
