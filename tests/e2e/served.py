@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -157,25 +158,38 @@ class Served:
     def pages(self) -> list[GaugeReader]:
         return GaugeBoard(self.folder.gauges).pages()
 
-    def page(self, stage: Stage) -> GaugeReader | None:
+    def page(self, stage: Stage, replica: str | None = None) -> GaugeReader | None:
+        """The page of the newest process of a stage, of one replica or of any."""
         own = [p for p in self.pages() if p.owner.stage is stage and not p.owner.peer]
+        own = [p for p in own if replica in (None, p.owner.replica)]
         return max(own, key=lambda p: p.owner.incarnation, default=None)
 
-    def pid(self, stage: Stage) -> int:
-        page = self.page(stage)
+    def pid(self, stage: Stage, replica: str | None = None) -> int:
+        page = self.page(stage, replica)
         assert page is not None, f"no {stage}"
         return page.owner.pid
 
+    def gauge(self, stage: Stage, gauge: Gauge, replica: str | None = None) -> int:
+        page = self.page(stage, replica)
+        return page.get(gauge) if page else 0
+
+    def replicas(self) -> list[str]:
+        return sorted({p.owner.replica for p in self.pages() if p.owner.stage is Stage.SCHEDULER})
+
     def idle(self) -> bool:
-        """Gauges say that nothing runs and nothing waits, and the pool is whole."""
-        gateway, scheduler = self.page(Stage.GATEWAY), self.page(Stage.SCHEDULER)
-        if gateway is None or scheduler is None:
+        """Gauges say that nothing runs and nothing waits, and the pool of every replica is whole."""
+        gateway = self.page(Stage.GATEWAY)
+        if gateway is None or gateway.get(Gauge.REQUESTS_IN_FLIGHT) or gateway.get(Gauge.TOKENS_IN_FLIGHT):
             return False
+        schedulers = [self.page(Stage.SCHEDULER, replica) for replica in self.replicas()]
+        return bool(schedulers) and all(page is not None and self._is_idle(page) for page in schedulers)
+
+    @staticmethod
+    def _is_idle(scheduler: GaugeReader) -> bool:
         waiting = [g for g in Gauge if g.name.startswith("WAITING_")]
         blocks = [scheduler.get(g) for g in (Gauge.BLOCKS_FREE, Gauge.BLOCKS_ACTIVE, Gauge.BLOCKS_CACHED)]
         busy = [scheduler.get(g) for g in (Gauge.RUNNING, Gauge.PENDING_SINCE_NS, *waiting)]
-        busy += [gateway.get(Gauge.REQUESTS_IN_FLIGHT), gateway.get(Gauge.TOKENS_IN_FLIGHT), blocks[1]]
-        return not any(busy) and sum(blocks) == scheduler.get(Gauge.BLOCKS_TOTAL) > 0
+        return not any(busy) and not blocks[1] and sum(blocks) == scheduler.get(Gauge.BLOCKS_TOTAL) > 0
 
     def eventually(self, condition, timeout_s: float = 20, what: str = "") -> None:
         """Ask until `condition()` holds."""
@@ -185,6 +199,38 @@ class Served:
             time.sleep(0.05)
 
     # --- what was recorded --------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Every series of ``/metrics``, each of them once."""
+        series: dict[str, float] = {}
+        for line in self.get("/metrics").splitlines():
+            if line and not line.startswith("#"):
+                found = re.fullmatch(r"([A-Za-z_:][\w:]*(?:\{.*\})?) (\S+)", line)
+                assert found and found[1] not in series, line
+                series[found[1]] = float(found[2])
+        return series
+
+    def metric(self, name: str, *having: str) -> float:
+        """Sum of the series of a metric whose labels contain each of `having`, e.g. ``'finish_reason="abort"'``."""
+        series = self.metrics().items()
+        return sum(v for k, v in series if k.partition("{")[0] == name and all(label in k for label in having))
+
+    def finished_row(self, request_id: str, timeout_s: float = 10) -> dict:
+        """The row of a request (by our id or the client's), once it has finished."""
+        found: list[dict] = []
+
+        def look() -> bool:
+            rows = self.rows(schema.requests)
+            found[:] = [r for r in rows if request_id in (r["request_id"], r["client_request_id"])]
+            return bool(found) and all(r["state"] == "finished" for r in found)
+
+        self.eventually(look, timeout_s, f"{request_id} finished in the store")
+        return found[-1]
+
+    def log_lines(self) -> list[dict]:
+        """Lines of all processes' logs."""
+        files = sorted((self.data / "logs").glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def rows(self, table: sa.Table) -> list[dict]:
         engine = sa.create_engine(f"sqlite:///{self.data / 'vitrine.db'}")

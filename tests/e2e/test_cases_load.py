@@ -1,0 +1,153 @@
+"""Many requests at once, and clients that leave: answers stay their own, and everything comes back to rest."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from telemetry.events import Stage
+from telemetry.gauges import Gauge
+from tests.e2e.clients import MODEL, Stream, answer, assert_same_greedy, at_once, choice, decoded, streamed
+from tests.e2e.served import Served
+
+STREAMS = 32
+
+
+def prompt(i: int) -> str:
+    topics = ["a river", "the number five", "an old clock", "bread", "the winter", "a letter", "music", "the sea"]
+    return f"Request {i}: write about {topics[i % len(topics)]}."
+
+
+def asked(i: int) -> dict[str, Any]:
+    """The i-th request: lengths from 1 to 16 tokens."""
+    return {"prompt": prompt(i), "max_tokens": 1 + (i * 7) % 16, "return_token_ids": True}
+
+
+@pytest.fixture(scope="module")
+def alone(shared: Served) -> list[dict[str, Any]]:
+    """What each is answered when nothing else runs."""
+    return [choice(shared, **asked(i)) for i in range(STREAMS)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_streams_at_once_get_their_own_tokens_and_end(shared, alone, seed):
+    chooser = random.Random(seed)
+    order = list(range(STREAMS))
+    chooser.shuffle(order)
+    streams: dict[int, Stream] = {}
+    for i in order:
+        streams[i] = Stream(shared, **asked(i))
+        time.sleep(chooser.uniform(0, 0.02))  # so that batches begin and end in ever other ways
+    for i, stream in streams.items():
+        got = stream.finish().token_ids()
+        assert_same_greedy(shared, alone[i]["prompt_token_ids"], alone[i]["token_ids"], got)
+        assert stream.text() == decoded(shared, got)
+        assert len({event["id"] for event in stream.events}) == 1
+        assert stream.ended_at - stream.times[-1] < 1
+    assert len({stream.events[0]["id"] for stream in streams.values()}) == STREAMS
+
+
+def test_each_request_of_a_batch_is_sampled_by_its_own_settings(shared):
+    base: dict[str, Any] = {"prompt": "Once upon a time there was", "max_tokens": 24, "ignore_eos": True}
+    hot = {"temperature": 1.5, "seed": 1}
+    kinds: list[dict[str, Any]] = [{}, hot, hot | {"top_k": 1}, hot | {"top_p": 1e-6}]
+    kinds += [hot | {"top_k": 5}, hot | {"seed": 2}]
+    kinds += [{"max_tokens": 3}, {"stop": " "}, {"stop": [","]}, {"temperature": 0.7, "seed": 3, "top_p": 0.9}]
+    solo = [choice(shared, **base | kind) for kind in kinds]
+    assert solo[2]["token_ids"] == solo[3]["token_ids"] == solo[0]["token_ids"] != solo[1]["token_ids"]
+    jobs = [i for _ in range(3) for i in range(len(kinds))]
+    random.Random(5).shuffle(jobs)  # rows move while some end and others join
+    together = at_once(lambda i: choice(shared, **base | kinds[i]), jobs, workers=8)
+    for i, got in zip(jobs, together, strict=True):
+        assert (got["finish_reason"], got["stop_reason"]) == (solo[i]["finish_reason"], solo[i]["stop_reason"])
+        if kinds[i].get("temperature"):
+            assert got["token_ids"] == solo[i]["token_ids"]
+        else:
+            assert_same_greedy(shared, solo[i]["prompt_token_ids"], solo[i]["token_ids"], got["token_ids"])
+
+
+# --- clients that leave -------------------------------------------------------------------------------
+
+
+def test_a_client_that_leaves_ends_its_request_at_once(shared):
+    shared.eventually(shared.idle, what="idle")
+    aborted = shared.metric("vitrine_requests_total", 'finish_reason="abort"')
+    ask = {"prompt": "Count:", "max_tokens": 4000, "ignore_eos": True}
+    stream = Stream(shared, {"x-request-id": "leaver"}, **ask).wait_events(5)
+    stream.leave()
+    shared.eventually(shared.idle, 2, "the engine has let go")
+    row = shared.finished_row("leaver")
+    assert row["finish_reason"] == "abort" and row["output_tokens"] < 100
+    shared.eventually(
+        lambda: shared.metric("vitrine_requests_total", 'finish_reason="abort"') == aborted + 1, 5, "one abort more"
+    )
+    about_it = [line for line in shared.log_lines() if row["request_id"] in str(line)]
+    assert len(about_it) <= 1
+    assert choice(shared, prompt="Count:", max_tokens=5)["text"].startswith(stream.join().text()[:5])
+
+
+def test_gauges_return_to_rest_when_all_clients_leave_and_nothing_else_comes(shared):
+    shared.eventually(shared.idle, what="idle")
+    usage = shared.metric("vitrine_kv_cache_usage_ratio")
+    streams = [Stream(shared, prompt=prompt(i), max_tokens=2000, ignore_eos=True) for i in range(40)]
+    shared.eventually(lambda: shared.gauge(Stage.SCHEDULER, Gauge.RUNNING) == 40, what="forty run")
+    assert shared.metric("vitrine_requests_running") > 0
+    for stream in streams:
+        stream.leave()
+    shared.eventually(shared.idle, 5, "all gone")
+    assert shared.metric("vitrine_requests_running") == shared.metric("vitrine_requests_waiting") == 0
+    assert shared.metric("vitrine_kv_cache_usage_ratio") == usage
+    assert choice(shared, prompt="Hi", max_tokens=2)["token_ids"]
+
+
+# --- metrics ------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_a_client_sends_becomes_a_series(shared):
+    def scan(i: int) -> None:
+        with httpx.Client(base_url=shared.url, timeout=30) as client:
+            for j in range(25):
+                word = f"{i}-{j}"
+                client.get(f"/{word}/{word}")
+                client.request("PROPFIND" if j % 2 else f"M{j}", f"/v1/{word}")
+                body = {"model": word, "prompt": "Hi", "user": word, "max_tokens": 1}
+                client.post("/v1/completions", json=body, headers={"x-request-id": word, "user-agent": word})
+            client.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", "user": str(i), "max_tokens": 1})
+            client.get("/%22%5c%0a{}=")
+
+    scan(-1)
+    refused = ("gen_ai_server_request_duration_seconds_count", 'error_type="model_not_found"')
+    shared.eventually(lambda: shared.metric(*refused) >= 25, 10, "the first scan is counted")
+    before = set(shared.metrics())
+    at_once(scan, range(12), workers=4)
+    shared.eventually(lambda: shared.metric(*refused) >= 13 * 25, 10, "the last scan is counted")
+    assert len(set(shared.metrics()) - before) <= 10
+
+
+def test_scrapes_and_health_answer_soon_under_load(shared):
+    body = {"prompt": "Count:", "max_tokens": 40, "ignore_eos": True}
+    with ThreadPoolExecutor(64) as pool:
+        jobs = [pool.submit(lambda: streamed(shared, **body)) for _ in range(64)]
+        waits: dict[str, list[float]] = {"/metrics": [], "/health": []}
+        while not all(job.done() for job in jobs):
+            for path, times in waits.items():
+                began = time.monotonic()
+                assert shared.status(path) == 200
+                times.append(time.monotonic() - began)
+            time.sleep(0.08)
+    for job in jobs:
+        assert len(list(job.result().choices())) > 0
+    for path, times in waits.items():
+        assert sorted(times)[int(len(times) * 0.99)] < 0.5, (path, times)
+
+
+def test_unseeded_answers_differ_and_the_prompt_count_is_right(shared):
+    ask = {"prompt": "Once upon a time", "temperature": 1.0, "max_tokens": 30}
+    answers = at_once(lambda _: answer(shared, **ask), range(10))
+    assert len({a["choices"][0]["text"] for a in answers}) > 1
+    assert len({a["usage"]["prompt_tokens"] for a in answers}) == 1
