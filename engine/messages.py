@@ -8,7 +8,8 @@ Data plane (one PULL inbox per process, everybody else pushes)::
       ▲ ▲                            │                │     ▲
       │ └── Refused, IdsReply, ──────┘                │     └─────────── StopHit ───┐
       │     TextReply                                 └ SequenceStart, StepTokens, ─▶ detokenizer
-      │                                                 SequenceEnd, Refused            │
+      │                                                 SequenceEnd, Refused,           │
+      │                                                 PromptLogprobs                  │
       └───────────────────────────────── Increments, Refused ───────────────────────────┘
 
 An abort follows the request's own path, first in, first out, so that it never overtakes what it aborts.
@@ -38,7 +39,10 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
 
     ``max_tokens`` None means "as many as the context leaves room for"; the tokenizer puts a number in.
     ``seed`` None means "not repeatable": the scheduler draws one. ``stop`` strings are matched by the
-    detokenizer, ``stop_token_ids`` and the end-of-sequence tokens by the scheduler.
+    detokenizer, ``stop_token_ids`` and the end-of-sequence tokens by the scheduler. What changes the logits
+    (bias, penalties, bad words, ``min_tokens``) is the runner's business. ``bad_words`` are texts; the
+    tokenizer puts their ids in. ``logprobs`` k asks for the sampled token's log probability and the k most
+    likely alternatives; ``prompt_logprobs`` for the same of every prompt token but the first.
     """
 
     max_tokens: int | None = None
@@ -51,6 +55,27 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     ignore_eos: bool = False
     include_stop_str: bool = False
     skip_special_tokens: bool = True
+    min_tokens: int = 0  # no end by id before so many answer tokens
+    min_p: float = 0.0  # tokens less likely than this share of the most likely one are left out; 0: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    bad_words: tuple[str, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False  # the answer begins with the prompt's text
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the next token depends on which tokens came before, beyond what attention sees."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1.0
+            or any(len(word) > 1 for word in self.bad_word_ids)
+        )
 
 
 class ChatMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -71,6 +96,8 @@ class Submit(Message, frozen=True):
     texts: tuple[str, ...] = ()
     token_ids: tuple[tuple[int, ...], ...] = ()
     chat: tuple[ChatMessage, ...] = ()
+    priority: int = 0  # lower comes earlier
+    cache_salt: str = ""  # only requests with the same salt share cached blocks
 
 
 class Abort(Message, frozen=True):
@@ -151,19 +178,35 @@ class Enqueue(Message, frozen=True):
     prompts: list[list[int]]
     sequences: list[SequenceSpec]
     params: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
 
 
 # --- scheduler ⇄ runner ---------------------------------------------------------------------------------
 
 
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """Natural log probabilities under the model's own distribution: no temperature, bias, penalty or filter."""
+
+    logprob: float  # of the token itself
+    rank: int  # 1 for the most likely one
+    top_ids: list[int]  # the most likely tokens, falling
+    top_logprobs: list[float]
+
+
 class SlotStart(msgspec.Struct, array_like=True, frozen=True):
-    """A slot gets a sequence (new or resumed): the runner resets all that it keeps for the slot."""
+    """A slot gets a sequence (new or resumed): the runner resets all that it keeps for the slot.
+
+    ``token_ids`` are all tokens known so far, prompt first, where ``params`` need them (`needs_history`, or
+    prompt logprobs), else empty. ``stop_ids`` end the sequence; they matter while ``min_tokens`` forbids them.
+    """
 
     slot: int
-    temperature: float
-    top_p: float
-    top_k: int
     seed: int
+    num_prompt: int
+    params: SamplingParams
+    token_ids: list[int] = []
+    stop_ids: tuple[int, ...] = ()
 
 
 class StepPlan(Message, frozen=True):
@@ -187,7 +230,11 @@ class StepPlan(Message, frozen=True):
 
 
 class StepResult(Message, frozen=True):
-    """Runner → scheduler: ``sampled[i]`` is row i's token id, or -1 where the plan asked for none."""
+    """Runner → scheduler: ``sampled[i]`` is row i's token id, or -1 where the plan asked for none.
+
+    ``logprobs`` has row i's where its sequence asked for them. ``prompt_logprobs`` has those of prompt tokens:
+    for a row that starts at position p, item j is about the prompt token at position p + j + 1.
+    """
 
     step_id: int
     sampled: list[int]
@@ -195,6 +242,8 @@ class StepResult(Message, frozen=True):
     forward_end_ns: int
     sampled_ns: int
     idle_ns: int
+    logprobs: dict[int, TokenLogprobs] = {}
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
 
 
 # --- scheduler → detokenizer → gateway ------------------------------------------------------------------
@@ -212,8 +261,19 @@ class SequenceStart(Message, frozen=True):
     params: SamplingParams
 
 
+class PromptLogprobs(Message, frozen=True):
+    """Scheduler → detokenizer: of prompt tokens from position ``start`` on, each position once, in order."""
+
+    seq_id: int
+    start: int
+    items: list[TokenLogprobs]
+
+
 class StepTokens(Message, frozen=True):
-    """Scheduler → detokenizer: what one step sampled. ``finish[i]`` is "" while the sequence goes on."""
+    """Scheduler → detokenizer: what one step sampled. ``finish[i]`` is "" while the sequence goes on.
+
+    ``logprobs`` has item i's where its sequence asked for them.
+    """
 
     step_id: int
     sampled_ns: int
@@ -221,6 +281,7 @@ class StepTokens(Message, frozen=True):
     token_ids: list[int]
     finish: list[str]  # "", or a FinishReason: this token is the last
     # A token that ended the sequence by its id (end of sequence, stop token) counts as output but makes no text.
+    logprobs: dict[int, TokenLogprobs] = {}
 
 
 class SequenceEnd(Message, frozen=True):
@@ -243,12 +304,31 @@ class StopHit(Message, frozen=True):
     seq_id: int
 
 
+class TextLogprob(msgspec.Struct, array_like=True, frozen=True):
+    """A token with its text and bytes (a token may be part of a character) and its log probability."""
+
+    token_id: int
+    text: str
+    data: bytes
+    logprob: float
+    rank: int = 0  # 1 for the most likely one; 0: not said
+
+
+class TokenTextLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """`TokenLogprobs` for people: the token itself and the most likely ones."""
+
+    token: TextLogprob
+    top: list[TextLogprob]
+
+
 class Increment(msgspec.Struct, array_like=True, frozen=True):
     """News of one sequence for the gateway.
 
     ``token_ids`` are the ids behind this increment (text may be held back for a stop string or a split
     character and come later). With ``finish_reason`` it is the sequence's last. Prompt ids and cached
-    tokens come with the first increment of each sequence.
+    tokens come with the first increment of each sequence, and with them, where asked for, the prompt's text
+    (``echo``) and its log probabilities (for every prompt token but the first). ``logprobs`` belong to
+    ``token_ids``, one by one, where asked for.
     """
 
     request_id: str
@@ -262,6 +342,9 @@ class Increment(msgspec.Struct, array_like=True, frozen=True):
     error: str = ""
     prompt_token_ids: list[int] | None = None
     cached_tokens: int = 0
+    prompt_text: str = ""
+    prompt_logprobs: list[TokenTextLogprobs] = []
+    logprobs: list[TokenTextLogprobs] = []
 
 
 class Increments(Message, frozen=True):
@@ -284,6 +367,7 @@ DataMessage = (
     | StepPlan
     | StepResult
     | SequenceStart
+    | PromptLogprobs
     | StepTokens
     | SequenceEnd
     | StopHit
@@ -354,8 +438,18 @@ class Drained(Message, frozen=True):
     """Gateway → supervisor: nothing is in flight any more."""
 
 
+class ResetCache(Message, frozen=True):
+    """Supervisor → scheduler: forget all cached blocks. Answered by CacheReset."""
+
+
+class CacheReset(Message, frozen=True):
+    """Scheduler → supervisor: so many cached blocks were freed; blocks in use are no longer found either."""
+
+    blocks: int
+
+
 class Stop(Message, frozen=True):
     """Supervisor → child: flush what you have and exit with status 0."""
 
 
-ControlMessage = Hello | Ready | Failed | Directory | Drain | Drained | Stop
+ControlMessage = Hello | Ready | Failed | Directory | Drain | Drained | ResetCache | CacheReset | Stop

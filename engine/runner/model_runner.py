@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.config import Config
-from engine.messages import SlotStart, StepPlan, StepResult
+from engine.messages import SamplingParams, SlotStart, StepPlan, StepResult
 from engine.model_shape import ModelShape
 from engine.process import CannotStartError
 from engine.runner.attention.paged import PagedAttention
@@ -75,7 +75,7 @@ class ModelRunner:
         """
         num_tokens = min(_WARM_UP_TOKENS, self._longest)
         blocks = list(range(-(-num_tokens // self._config.block_size)))
-        start = SlotStart(0, temperature=1.0, top_p=0.9, top_k=0, seed=0)
+        start = SlotStart(0, seed=0, num_prompt=num_tokens, params=SamplingParams(temperature=1.0, top_p=0.9))
         self.execute(_one_row_plan([start], 0, blocks, [0] * num_tokens))
         self.execute(_one_row_plan([], num_tokens - 1, [], [-1]))
         self._last_sampled_ns = 0

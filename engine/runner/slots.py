@@ -28,9 +28,9 @@ class SlotTable:
         """Give a slot to a sequence: its block table is empty again."""
         slot = start.slot
         self.num_blocks[slot] = 0
-        self.temperature[slot] = start.temperature
-        self.top_p[slot] = start.top_p
-        self.top_k[slot] = start.top_k
+        self.temperature[slot] = start.params.temperature
+        self.top_p[slot] = start.params.top_p
+        self.top_k[slot] = start.params.top_k
         self.seed[slot] = start.seed
 
     def append_blocks(self, slot: int, block_ids: list[int]) -> None:

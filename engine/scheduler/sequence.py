@@ -122,7 +122,15 @@ class Sequence:
     def slot_start(self) -> SlotStart:
         """What the runner must know before the first row in a slot."""
         params = self.params
-        return SlotStart(self.slot, params.temperature, params.top_p, params.top_k, self.seed)
+        history = params.needs_history or params.prompt_logprobs is not None
+        return SlotStart(
+            self.slot,
+            self.seed,
+            self.num_prompt,
+            params,
+            self.tokens.copy() if history else [],
+            tuple(self.stop_ids) if params.min_tokens else (),
+        )
 
     def start_message(self) -> SequenceStart:
         """What the detokenizer must know before the first token."""

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.config import Config
-from engine.messages import SlotStart, StepPlan
+from engine.messages import SamplingParams, SlotStart, StepPlan
 from engine.runner.model_runner import ModelRunner
 
 VOCAB_SIZE = 320
@@ -88,7 +88,9 @@ class Driver:
     def step(self, rows: list[tuple[Sequence, int]], *, by_reference: bool = False) -> list[int]:
         """One step that computes the given number of tokens per sequence; grows `ids` by what was sampled."""
         starting = [
-            SlotStart(s.slot, temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, seed=s.seed)
+            SlotStart(
+                s.slot, s.seed, s.num_prompt, SamplingParams(temperature=s.temperature, top_p=s.top_p, top_k=s.top_k)
+            )
             for s, _ in rows
             if not s.started
         ]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.messages import SlotStart, StepPlan
+from engine.messages import SamplingParams, SlotStart, StepPlan
 from engine.model_shape import ModelShape
 from engine.runner.attention.paged import PagedAttention
 from engine.runner.kv_cache import KVCache
@@ -41,7 +41,7 @@ def all_logits(folder, prompt: list[int], dtype: torch.dtype = torch.float32) ->
     plan = StepPlan(
         step_id=0,
         predicted_ns=0,
-        starting=[SlotStart(0, temperature=0.0, top_p=1.0, top_k=0, seed=0)],
+        starting=[SlotStart(0, seed=0, num_prompt=1, params=SamplingParams(temperature=0.0))],
         slots=[0],
         starts=[0],
         num_tokens=[len(prompt)],

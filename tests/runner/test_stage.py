@@ -11,7 +11,7 @@ import pytest
 import torch
 import zmq
 
-from engine.messages import Failed, Hello, Ready, SlotStart, StepPlan, Stop
+from engine.messages import Failed, Hello, Ready, SamplingParams, SlotStart, StepPlan, Stop
 from engine.process import EXIT_FAILED
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, control_address, inbox_address, process_name
 from engine.runner.heartbeat import Heartbeat
@@ -85,7 +85,7 @@ def plan(step_id: int, at: int, ids: list[int], starting: bool) -> StepPlan:
     return StepPlan(
         step_id=step_id,
         predicted_ns=5_000_000,
-        starting=[SlotStart(3, temperature=0.0, top_p=1.0, top_k=0, seed=0)] if starting else [],
+        starting=[SlotStart(3, seed=0, num_prompt=1, params=SamplingParams(temperature=0.0))] if starting else [],
         slots=[3],
         starts=[at],
         num_tokens=[len(ids)],
