@@ -57,6 +57,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Positive, doc("Tokens computed per step at most; also bounds a prefill chunk")
     ] = 512
     max_num_seqs: Annotated[Positive, doc("Sequences running at once at most")] = 64
+    prefill_share: Annotated[
+        float, Meta(gt=0, le=1), doc("Share of a step's tokens that prompts may take while others stream")
+    ] = 1.0
+    priority_aging: Annotated[
+        float, Meta(ge=0, le=86_400), doc("Seconds of waiting that one level of a request's priority is worth")
+    ] = 10.0
+    overlap: Annotated[OnOff, doc("Plan the next step while the runner computes the one before")] = "off"
     max_queue: Annotated[Positive, doc("Requests in flight per replica at most, then 429")] = 512
     max_tokens_in_flight: Annotated[
         Positive, doc("Prompt and answer tokens in flight per replica at most (estimated), then 429")

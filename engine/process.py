@@ -180,6 +180,10 @@ class SyncStage:
     def on_directory(self, directory: Directory) -> None:
         """Somebody came, went or changed."""
 
+    def on_control(self, message: ControlMessage) -> None:
+        """The supervisor says something that only some stages understand."""
+        self.log.warning("unexpected control message", message=type(message).__name__)
+
     def on_turn(self) -> None:
         """Called at the end of each turn of the loop, with or without messages."""
 
@@ -222,7 +226,7 @@ class SyncStage:
             case Stop():
                 self._stopping = True
             case _:
-                self.log.warning("unexpected control message", message=type(message).__name__)
+                self.on_control(message)
 
 
 def run_child(main: Callable[[ProcessContext], None]) -> None:

@@ -2,9 +2,9 @@
 
 One owner per piece of state, and a scheduler that reads as their table of contents:
 
-* `sequence`       a sequence's computed tokens chasing its known tokens; the table of all sequences
-* `waiting_queue`  first come, first served, and why each one waits
-* `running_batch`  the running sequences by age, and their slots at the runner
+* `sequence`       a sequence's scheduled tokens chasing its known tokens; the table of all sequences
+* `waiting_queue`  who is next (by priority and time of arrival), and why each one waits
+* `running_batch`  the running sequences in the same order, and their slots at the runner
 * `kv_blocks`      the block pool: free, active, cached
 * `prefix_cache`   which cached block holds which tokens
 * `kv_cache`       pool and prefix cache in terms of sequences

@@ -6,13 +6,18 @@ import secrets
 
 from engine.messages import Enqueue, Refused, SequenceSpec
 from engine.scheduler.limits import Limits
-from engine.scheduler.sequence import Sequence
+from engine.scheduler.sequence import Choices, Sequence
 
 SEED_BITS = 63
 
 
 class Arrivals:
-    """Numbers sequences, draws seeds, and refuses what could never run."""
+    """Numbers and ranks sequences, draws seeds, and refuses what could never run.
+
+    A priority moves the time of arrival: each level counts as much as so many seconds of waiting. So whoever
+    waits overtakes later arrivals of a better priority in the end, and with equal priorities the order is first
+    come, first served.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -38,13 +43,33 @@ class Arrivals:
             )
         return None
 
-    def sequences(self, message: Enqueue) -> list[Sequence]:
-        """The sequences of a request that was not refused."""
+    def sequences(self, message: Enqueue, now_ns: int) -> list[Sequence]:
+        """The sequences of a request that was not refused and arrived at `now_ns`."""
         params = message.params
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
-        return [self._sequence(message, spec, stop_ids) for spec in message.sequences]
+        choices = self._choices(message)
+        sequences = [
+            self._sequence(message, spec, stop_ids, choices[spec.prompt], now_ns) for spec in message.sequences
+        ]
+        for sequence in sequences:
+            if sequence.choices is not None:
+                sequence.choices.members.append(sequence)
+        return sequences
 
-    def _sequence(self, message: Enqueue, spec: SequenceSpec, stop_ids: frozenset[int]) -> Sequence:
+    def _choices(self, message: Enqueue) -> list[Choices | None]:
+        """For each prompt, what its sequences have in common, if several can share a block."""
+        counts = [0] * len(message.prompts)
+        for spec in message.sequences:
+            counts[spec.prompt] += 1
+        block_size = self._limits.block_size
+        return [
+            Choices(block_size) if count > 1 and len(prompt) > block_size else None
+            for prompt, count in zip(message.prompts, counts, strict=True)
+        ]
+
+    def _sequence(
+        self, message: Enqueue, spec: SequenceSpec, stop_ids: frozenset[int], choices: Choices | None, now_ns: int
+    ) -> Sequence:
         prompt = message.prompts[spec.prompt]
         limit = self._limits.longest_sequence
         if message.params.max_tokens is not None:
@@ -61,6 +86,9 @@ class Arrivals:
             seed=secrets.randbits(SEED_BITS) if spec.seed is None else spec.seed,
             stop_ids=stop_ids,
             tokens_limit=limit,
+            rank=(now_ns + message.priority * self._limits.priority_aging_ns, self._next_seq_id),
+            cache_salt=message.cache_salt,
+            choices=choices,
         )
 
 

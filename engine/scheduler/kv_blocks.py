@@ -91,6 +91,14 @@ class BlockPool:
             else:
                 self._free.append(block)
 
+    def forget_contents(self) -> int:
+        """Free all cached blocks, and let active ones be free when they are released; returns how many were cached."""
+        forgotten = list(self._cached)
+        self._cached.clear()
+        self._free += forgotten
+        self._retained = bytearray(self.num_blocks)
+        return len(forgotten)
+
     def problem(self, *, idle: bool = False) -> str:
         """What is wrong with the counts, in words; "" when free + active + cached == pool.
 

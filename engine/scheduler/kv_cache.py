@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from engine.scheduler.kv_blocks import BlockPool
 from engine.scheduler.prefix_cache import ROOT, PrefixCache
 from engine.scheduler.sequence import Sequence
+
+_NEVER = 1 << 62
+"""More blocks than any sequence has: one that counts so many as entered enters none."""
 
 
 class KVCache:
@@ -24,16 +29,17 @@ class KVCache:
         All at once, so that a prefill under way never runs out of blocks half-way. Returns False, and
         changes nothing, when there are too few.
         """
-        reused = self._match(sequence)
+        reused = self._reusable(sequence)
         new = -(-len(sequence.tokens) // self.block_size) - len(reused)
         if new + sum(map(self.pool.is_cached, reused)) + spare > self.pool.available:
             return False
         self.pool.acquire(reused)
         sequence.blocks = reused + self.pool.allocate(new)
         sequence.capacity = len(sequence.blocks) * self.block_size
-        sequence.computed = len(reused) * self.block_size
-        sequence.cached_blocks = len(reused)
-        sequence.cache_entry = self._prefixes.entry(reused[-1]) if reused else ROOT
+        sequence.scheduled = sequence.computed = len(reused) * self.block_size
+        if self._reuse:
+            sequence.cached_blocks = len(reused)
+            sequence.cache_entry = self._prefixes.entry(reused[-1]) if reused else ROOT
         if not sequence.preemptions:
             self._count_hits(sequence)
         return True
@@ -62,12 +68,28 @@ class KVCache:
         """Take a sequence's blocks back, last one first: a beginning outlives what follows it."""
         self.pool.release(reversed(sequence.forget_blocks()))
 
-    def _match(self, sequence: Sequence) -> list[int]:
-        """Computed blocks of its beginning; never the last token's, which must be computed to sample after it."""
-        if not self._reuse:
+    def reset(self, running: Iterable[Sequence]) -> int:
+        """Forget what all blocks hold; returns how many cached ones became free.
+
+        The `running` sequences keep theirs, but enter nothing any more: what is in front of it is forgotten.
+        """
+        self._prefixes.clear()
+        for sequence in running:
+            sequence.cached_blocks = _NEVER
+        return self.pool.forget_contents()
+
+    def _reusable(self, sequence: Sequence) -> list[int]:
+        """Computed blocks of its beginning; never the last token's, which must be computed to sample after it.
+
+        Nor any for a sequence whose prompt's log probabilities are asked for: each takes a computed token.
+        """
+        if sequence.params.prompt_logprobs is not None:
             return []
-        count = (len(sequence.tokens) - 1) // self.block_size
-        return self._prefixes.match(sequence.block_contents(self.block_size, count))
+        if self._reuse:
+            count = (len(sequence.tokens) - 1) // self.block_size
+            return self._prefixes.match(sequence.block_contents(self.block_size, count))
+        donor = sequence.choices.donor() if sequence.choices is not None else None
+        return donor.blocks[: (sequence.num_prompt - 1) // self.block_size] if donor is not None else []
 
     def _count_hits(self, sequence: Sequence) -> None:
         """Only first admissions count: finding one's own blocks after a preemption says nothing of the workload."""

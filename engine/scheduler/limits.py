@@ -18,6 +18,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     longest_sequence: int  # prompt and answer, by context and by pool
     eos_token_ids: tuple[int, ...]
     prefix_cache: bool
+    max_in_flight: int = 1  # steps planned before the first one's result is here
+    prefill_share: float = 1.0  # of the step's tokens, for prefills beside decodes
+    priority_aging_ns: int = 0  # of waiting, that one level of priority is worth
 
     @classmethod
     def of(cls, shape: ModelShape, config: Config) -> Limits:
@@ -30,4 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             longest_sequence=shape.longest_sequence(config),
             eos_token_ids=shape.eos_token_ids,
             prefix_cache=config.prefix_cache == "on",
+            max_in_flight=2 if config.overlap == "on" else 1,
+            prefill_share=config.prefill_share,
+            priority_aging_ns=int(config.priority_aging * 1e9),
         )

@@ -1,7 +1,7 @@
 """The policy: one step under one token budget.
 
 In this order: a token for every decoding sequence, so that no prefill makes a stream stall; then chunks for
-running prefills and, first come, first served, for newly admitted sequences.
+running prefills and, in the order of the queue, for newly admitted sequences.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from telemetry.events import WaitReason
 class Planner:
     """Moves sequences between queue and batch, and fills steps. Keeps no state of its own.
 
-    Progress is certain: the oldest running sequence is never preempted for another one, and alone it
+    Progress is certain: the first running sequence by rank is never preempted for another one, and alone it
     always finds blocks, since no sequence longer than the pool is let in.
     """
 
-    def __init__(self, queue: WaitingQueue, running: RunningBatch, kv: KVCache, budget: int) -> None:
+    def __init__(
+        self, queue: WaitingQueue, running: RunningBatch, kv: KVCache, budget: int, prefill_share: float = 1.0
+    ) -> None:
+        """`budget` tokens per step; of these prefills get `prefill_share` at most while others decode."""
         self._queue = queue
         self._running = running
         self._kv = kv
         self._budget = budget
+        self._prefill_budget = max(1, int(budget * prefill_share))
 
     def plan(self) -> Step:
         """The next step; one without rows when there is nothing to do."""
@@ -37,24 +41,31 @@ class Planner:
         return step
 
     def _plan_decodes(self, step: Step) -> None:
-        """Oldest first. Each of them had a row in the step before, so the budget covers them all."""
+        """By rank. As a rule each of them had a row in the step before, so the budget covers them all."""
         running = self._running.sequences
         i = 0
-        while i < len(running):  # it may get shorter: preemption takes from the end
+        while i < len(running) and step.left:  # it may get shorter: preemption takes from the end
             sequence = running[i]
             i += 1
             if not sequence.decoding:
                 continue
-            if sequence.computed < sequence.capacity:
+            if sequence.scheduled < sequence.capacity:
                 step.add(sequence, 1, [])
             elif self._make_room(step, sequence):
                 step.add(sequence, 1, self._kv.grow(sequence))
         step.decode_tokens = len(step.sequences)
+        if step.decode_tokens:
+            step.left = min(step.left, self._prefill_budget)
 
     def _make_room(self, step: Step, sequence: Sequence) -> bool:
-        """Preempt the youngest until a block is available. False when `sequence` was the youngest itself."""
+        """Preempt the last one until a block is available. False when `sequence` must do without this time.
+
+        That is when it was the last one itself, or when somebody's blocks come free with a step in flight.
+        """
         while not self._kv.pool.available:
-            victim = self._running.youngest
+            if self._running.leaving:
+                return False
+            victim = self._running.last
             self._preempt(step, victim)
             if victim is sequence:
                 return False
@@ -62,15 +73,15 @@ class Planner:
 
     def _preempt(self, step: Step, victim: Sequence) -> None:
         """Preemption by recompute: its known tokens stay, so it will continue as if nothing had happened."""
-        step.preempted.append((victim, victim.computed))
+        step.preempted.append((victim, victim.scheduled))
         victim.preemptions += 1
         self._kv.release(victim)
         self._running.leave(victim)
         self._running.give_back_slot(victim)
-        self._queue.push_front(victim)
+        self._queue.push(victim)
 
     def _plan_prefills(self, step: Step) -> None:
-        claims = self._claims(step)
+        claims = self._claims(step) if step.left else []
         needs = [sequence.remaining for sequence in claims]
         half = step.left // 2
         for i, sequence in enumerate(claims):
@@ -85,11 +96,12 @@ class Planner:
                 step.add(sequence, chunk, [])
 
     def _claims(self, step: Step) -> list[Sequence]:
-        """Running prefills and those for whom there are slots, oldest first."""
+        """Running prefills and those for whom there are slots, in order."""
         claims: list[Sequence] = []
         if len(step.sequences) < len(self._running):
-            claims += [sequence for sequence in self._running.sequences if not sequence.decoding]
-        claims += islice(self._queue, self._running.free_slots)
+            running = self._running.sequences
+            claims += [sequence for sequence in running if sequence.remaining and not sequence.decoding]
+        claims += self._queue.admissible(self._running.free_slots)
         return claims
 
     def _admit(self, step: Step, sequence: Sequence) -> bool:

@@ -68,6 +68,12 @@ class PrefixCache:
         self._entry_of[block] = entry
         return entry, True
 
+    def clear(self) -> None:
+        """The content of all blocks is lost. Entry numbers go on, so that none means something else later."""
+        self._block_of.clear()
+        self._key_of.clear()
+        self._entry_of.clear()
+
     def forget(self, block: int) -> None:
         """The block's content is lost. Entries behind it can no longer be found and age out of the pool."""
         del self._block_of[self._key_of.pop(block)]

@@ -1,15 +1,21 @@
-"""The running batch: who computes, by age, and in which slot of the runner."""
+"""The running batch: who computes, by rank, and in which slot of the runner."""
 
 from __future__ import annotations
 
+from bisect import insort
+from operator import attrgetter
+
 from engine.scheduler.sequence import NO_SLOT, Sequence
+
+_rank = attrgetter("rank")
 
 
 class RunningBatch:
-    """Admission is first come, first served and preemption takes the youngest, so age order keeps itself."""
+    """Sequences in slots. One that has ended keeps its slot as long as the runner works on it."""
 
     def __init__(self, max_num_seqs: int) -> None:
-        self.sequences: list[Sequence] = []  # oldest first
+        self.sequences: list[Sequence] = []  # lowest rank first
+        self._num_slots = max_num_seqs
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
     def __len__(self) -> int:
@@ -21,14 +27,19 @@ class RunningBatch:
         return len(self._free_slots)
 
     @property
-    def youngest(self) -> Sequence:
-        """Who came last. Raises IndexError when nobody runs."""
+    def leaving(self) -> int:
+        """How many have ended and will give slot and blocks back with the result of a step in flight."""
+        return self._num_slots - len(self._free_slots) - len(self.sequences)
+
+    @property
+    def last(self) -> Sequence:
+        """Who is served last. Raises IndexError when nobody runs."""
         return self.sequences[-1]
 
     def join(self, sequence: Sequence) -> None:
         """Give a sequence a slot. Raises IndexError when there is none."""
         sequence.slot = self._free_slots.pop()
-        self.sequences.append(sequence)
+        insort(self.sequences, sequence, key=_rank)
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out; its slot stays taken until it is given back. Raises ValueError if not here."""

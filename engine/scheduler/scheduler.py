@@ -1,8 +1,18 @@
 """The scheduler: who runs, on which blocks, in which step.
 
-One turn of the plain loop is three calls (`stage`)::
+A turn is three calls (`stage`): apply(result), schedule(), submit(step). How many steps may be in flight makes
+the two loops, plain and overlapped::
 
-    apply(result)  ─▶  schedule()  ─▶  submit(step)  ─▶  … the runner computes … ─▶  apply(result)
+    one   scheduler   plan 1 ·········· apply 1 plan 2 ·········· apply 2 plan 3 ··
+          runner             [step 1]··················[step 2]··················
+
+    two   scheduler   plan 1 plan 2 ··· apply 1 plan 3 · apply 2 plan 4 ·
+          runner             [step 1][step 2          ][step 3        ]
+
+Overlapped, a step is planned before the tokens of the one before are known: they have their places (counts and
+blocks), and the runner puts the ids in. That a sequence ended by its last token is learned one step late; its
+row in the next step is waste. The runner executes in the order of the plans, so that a block may be given to
+the next plan while the one in flight still writes to it.
 
 Everything else arrives in between and only changes what the next `schedule` finds.
 """
@@ -10,11 +20,12 @@ Everything else arrives in between and only changes what the next `schedule` fin
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from engine.gateway_watch import GatewayWatch
-from engine.messages import Abort, DataMessage, Enqueue, StepResult, StepTokens, StopHit
+from engine.messages import Abort, DataMessage, Enqueue, PromptLogprobs, StepResult, StepTokens, StopHit
 from engine.scheduler.arrivals import Arrivals
 from engine.scheduler.kv_cache import KVCache
 from engine.scheduler.limits import Limits
@@ -57,14 +68,16 @@ class Scheduler:
         self._arrivals = Arrivals(limits)
         self._gateways = GatewayWatch()
         self._table = SequenceTable()
-        self._planner = Planner(self.queue, self.running, self.kv, limits.max_num_batched_tokens)
+        self._planner = Planner(self.queue, self.running, self.kv, limits.max_num_batched_tokens, limits.prefill_share)
         self._cost = StepCost()
         self._journal = journal
         self._runner = runner
         self._detokenizer = detokenizer
         self._log = log
         self._news: list[DataMessage] = []  # for the detokenizer, not sent yet
-        self._in_flight: tuple[Step, Surroundings] | None = None
+        self._in_flight: deque[tuple[Step, Surroundings]] = deque()  # oldest first
+        self._max_in_flight = limits.max_in_flight
+        self._last_planned_id = 0
         self._held_up_by = WaitReason.TOKEN_BUDGET
         self._idle = True
         self._counted = (0, 0, 0)  # evicted blocks, queried tokens, hit tokens up to the last step
@@ -81,7 +94,7 @@ class Scheduler:
             return
         now_ns = time.monotonic_ns()
         self.pending_since_ns = self.pending_since_ns or now_ns
-        for sequence in self._arrivals.sequences(message):
+        for sequence in self._arrivals.sequences(message, now_ns):
             self._table.add(sequence)
             self.queue.push(sequence)
             self._journal.append(sequence.queued_record(now_ns))
@@ -100,6 +113,10 @@ class Scheduler:
         if sequence is not None:
             self._end(sequence, FinishReason.STOP)
 
+    def reset_cache(self) -> int:
+        """Forget all cached blocks; returns how many became free."""
+        return self.kv.reset(self.running.sequences)
+
     def gateway_is(self, incarnation: int) -> None:
         """The supervisor names the living gateway (0: none); nobody waits for what earlier ones asked."""
         dead_before = self._gateways.dead_up_to
@@ -109,8 +126,8 @@ class Scheduler:
     # --- one step ---------------------------------------------------------------------------------------
 
     def schedule(self) -> Step | None:
-        """Plan the next step. None while one is in flight, or when there is nothing to do."""
-        step = self._plan() if self._in_flight is None else None
+        """Plan the next step. None while enough are in flight, or when there is nothing to do."""
+        step = self._plan() if len(self._in_flight) < self._max_in_flight else None
         self._explain_waits()
         return step
 
@@ -119,7 +136,7 @@ class Scheduler:
         around = self._surroundings()
         self._runner.send(step.plan())
         step.submitted_ns = time.monotonic_ns()
-        self._in_flight = (step, around)
+        self._in_flight.append((step, around))
 
     def apply(self, result: StepResult) -> None:
         """Take a step's result: advance its sequences, publish their tokens, let go of those that ended.
@@ -128,12 +145,9 @@ class Scheduler:
         """
         received_ns = time.monotonic_ns()
         step, around = self._take_step(result)
-        tokens = StepTokens(result.step_id, result.sampled_ns, [], [], [])
-        for sequence, count, token in zip(step.sequences, step.num_tokens, result.sampled, strict=True):
-            sequence.computed += count
-            self.kv.commit(sequence)
-            if token >= 0:
-                self._take_token(sequence, token, tokens)
+        if result.prompt_logprobs:
+            self._pass_prompt_logprobs(step, result)
+        tokens = self._advance(step, result)
         if tokens.seq_ids:
             self._news.append(tokens)
         self.flush()
@@ -157,9 +171,11 @@ class Scheduler:
         self._held_up_by = step.held_up_by
         self._tell_moves(step, planned_ns)
         if not step.sequences:
-            self._come_to_rest()
+            if not self._in_flight:
+                self._come_to_rest()
             return None
-        step.step_id = self.last_step_id + 1
+        self._last_planned_id += 1
+        step.step_id = self._last_planned_id
         step.planned_ns = planned_ns
         step.predicted_ns = self._cost.predict_ns(step.prefill_tokens, step.decode_tokens)
         step.after_idle, self._idle = self._idle, False
@@ -197,13 +213,28 @@ class Scheduler:
         )
 
     def _take_step(self, result: StepResult) -> tuple[Step, Surroundings]:
-        if self._in_flight is None or self._in_flight[0].step_id != result.step_id:
-            raise RuntimeError(f"the runner sent a result of step {result.step_id}, which is not in flight")
-        in_flight, self._in_flight = self._in_flight, None
-        return in_flight
+        if not self._in_flight or self._in_flight[0][0].step_id != result.step_id:
+            raise RuntimeError(f"the runner sent a result of step {result.step_id}, which is not the oldest in flight")
+        return self._in_flight.popleft()
+
+    def _advance(self, step: Step, result: StepResult) -> StepTokens:
+        """Count the rows as computed, and take their tokens; returns those to be published."""
+        tokens = StepTokens(result.step_id, result.sampled_ns, [], [], [])
+        logprobs = result.logprobs
+        rows = zip(step.sequences, step.num_tokens, step.attempts, result.sampled, strict=True)
+        for row, (sequence, count, attempt, token) in enumerate(rows):
+            if attempt == sequence.preemptions:  # otherwise what the row computed has been given away since
+                sequence.computed += count
+                self.kv.commit(sequence)
+            if token >= 0:
+                self._take_token(sequence, token, tokens)
+                if logprobs and row in logprobs and tokens.seq_ids and tokens.seq_ids[-1] == sequence.seq_id:
+                    tokens.logprobs[len(tokens.seq_ids) - 1] = logprobs[row]
+        return tokens
 
     def _take_token(self, sequence: Sequence, token: int, tokens: StepTokens) -> None:
         sequence.tokens.append(token)
+        sequence.pending -= 1
         if sequence.finish_reason is not None:
             return  # it ended while it was computed
         reason = sequence.finish_after(token)
@@ -213,10 +244,19 @@ class Scheduler:
         if reason is not None:
             self._end(sequence, reason)
 
+    def _pass_prompt_logprobs(self, step: Step, result: StepResult) -> None:
+        """Each position once: after a preemption the runner computes them again."""
+        for row, items in result.prompt_logprobs.items():
+            sequence, first = step.sequences[row], step.starts[row] + 1
+            new = items[sequence.prompt_logprobs - first :] if first <= sequence.prompt_logprobs else []
+            if new and sequence.finish_reason is None:
+                self._news.append(PromptLogprobs(sequence.seq_id, sequence.prompt_logprobs, new))
+                sequence.prompt_logprobs += len(new)
+
     def _let_go(self, step: Step) -> None:
         for sequence in step.sequences:
-            sequence.riding = False
-            if sequence.finish_reason is not None:
+            sequence.riding -= 1
+            if sequence.finish_reason is not None and not sequence.riding:
                 self._release(sequence, sequence.finish_reason)
 
     # --- ends -------------------------------------------------------------------------------------------

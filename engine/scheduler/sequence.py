@@ -1,10 +1,13 @@
 """A sequence as the scheduler sees it, and the table of all sequences that are not over.
 
-There are no phases: computed tokens chase known tokens, and a row of a step closes part of the gap::
+There are no phases: scheduled tokens chase known tokens, and a row of a step closes part of the gap::
 
-    tokens    ├────────── prompt ──────────┼──── sampled ────┤
-    computed  ├─ cached ─┼─ row ─┼─ row ───┼─ row ┼ row ┼ …  ↑ remaining
-    blocks    ├──────┼──────┼──────┼──────┼──────┼──────┤
+    tokens     ├────────── prompt ──────────┼──── sampled ────┼ pending ┤
+    scheduled  ├─ cached ─┼─ row ─┼─ row ───┼─ row ┼ row ┼ …   ↑ remaining
+    computed   ├─ cached ─┼─ row ─┼ …  (rows whose results are here)
+    blocks     ├──────┼──────┼──────┼──────┼──────┼──────┤
+
+A pending token is one that a step in flight will sample: it has a place, but no id yet.
 """
 
 from __future__ import annotations
@@ -16,6 +19,33 @@ from telemetry.events import FinishReason, SequenceEnded, SequenceQueued, WaitRe
 
 NO_SLOT = -1
 
+Rank = tuple[int, int]
+"""Place in the order of service, earlier ones first: (virtual time of arrival in ns, seq_id)."""
+
+
+class Choices:
+    """The sequences of one request with the same prompt: one computes it, the others share its blocks.
+
+    With the prefix cache on, they find them there; without, they take them from one that still runs.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.members: list[Sequence] = []
+        self._block_size = block_size
+
+    def donor(self) -> Sequence | None:
+        """A member that has computed all blocks of the prompt that can be shared."""
+        return next((member for member in self.members if member.blocks and self._computed(member)), None)
+
+    @property
+    def computing(self) -> bool:
+        """Whether a member is on the way to become the donor."""
+        return any(member.blocks for member in self.members)
+
+    def _computed(self, member: Sequence) -> bool:
+        """The last token of the prompt is not shared: after it each samples its own."""
+        return member.computed // self._block_size >= (member.num_prompt - 1) // self._block_size
+
 
 class Sequence:
     """Counts and blocks of one (prompt, choice). Token ids are kept to be computed again after a preemption."""
@@ -24,19 +54,25 @@ class Sequence:
         "_block_contents",
         "blocks",
         "cache_entry",
+        "cache_salt",
         "cached_blocks",
         "cached_tokens",
         "capacity",
+        "choices",
         "computed",
         "finish_reason",
         "gateway",
         "index",
         "num_prompt",
         "params",
+        "pending",
         "preemptions",
         "prompt_index",
+        "prompt_logprobs",
+        "rank",
         "request_id",
         "riding",
+        "scheduled",
         "seed",
         "seq_id",
         "slot",
@@ -59,8 +95,14 @@ class Sequence:
         seed: int,
         stop_ids: frozenset[int],
         tokens_limit: int,
+        rank: Rank,
+        cache_salt: str = "",
+        choices: Choices | None = None,
     ) -> None:
-        """`tokens_limit` counts prompt and answer: with that many tokens the sequence ends by length."""
+        """`tokens_limit` counts prompt and answer: with that many tokens the sequence ends by length.
+
+        `choices` are the sequences with the same prompt in the same request, where there is more than one.
+        """
         self.seq_id = seq_id
         self.request_id = request_id
         self.gateway = gateway
@@ -70,8 +112,13 @@ class Sequence:
         self.seed = seed
         self.stop_ids = stop_ids
         self.tokens_limit = tokens_limit
+        self.rank = rank
+        self.cache_salt = cache_salt
+        self.choices = choices
         self.num_prompt = len(prompt)
         self.tokens = list(prompt)
+        self.pending = 0  # tokens that steps in flight will sample
+        self.scheduled = 0  # tokens that are computed or will be by steps in flight
         self.computed = 0
         self.blocks: list[int] = []
         self.capacity = 0  # tokens that fit in `blocks`
@@ -81,19 +128,21 @@ class Sequence:
         self.slot = NO_SLOT
         self.preemptions = 0
         self.wait_reason: WaitReason | None = None
-        self.riding = False  # has a row in the step that runs now
+        self.riding = 0  # rows in steps in flight
+        self.prompt_logprobs = 1  # prompt tokens up to here need no log probabilities, or have been given them
         self.finish_reason: FinishReason | None = None
         self._block_contents: list[bytes] = []
 
     @property
     def remaining(self) -> int:
-        """Known tokens that are not computed yet."""
-        return len(self.tokens) - self.computed
+        """Tokens that the next row may compute; 0 when nothing is left to do but to await the last token."""
+        known = len(self.tokens) + self.pending
+        return known - self.scheduled if known < self.tokens_limit else 0
 
     @property
     def decoding(self) -> bool:
         """Whether only the token sampled last is left to compute."""
-        return self.computed >= self.num_prompt and len(self.tokens) - self.computed == 1
+        return self.scheduled >= self.num_prompt and self.remaining == 1
 
     @property
     def output_tokens(self) -> int:
@@ -111,12 +160,14 @@ class Sequence:
         contents = self._block_contents
         for start in range(len(contents) * block_size, count * block_size, block_size):
             contents.append(array("i", self.tokens[start : start + block_size]).tobytes())
+            if not start:  # what begins differently shares nothing; ids have a fixed length, so nothing else looks so
+                contents[0] += self.cache_salt.encode()
         return contents[:count]
 
     def forget_blocks(self) -> list[int]:
         """Back to nothing computed; returns the blocks, which are the caller's to release."""
         blocks, self.blocks = self.blocks, []
-        self.computed = self.capacity = self.cached_blocks = self.cache_entry = 0
+        self.scheduled = self.computed = self.capacity = self.cached_blocks = self.cache_entry = 0
         return blocks
 
     def slot_start(self) -> SlotStart:

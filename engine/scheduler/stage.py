@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.messages import Abort, DataMessage, Directory, Enqueue, StepResult, StopHit
+from engine.messages import (
+    Abort,
+    CacheReset,
+    ControlMessage,
+    DataMessage,
+    Directory,
+    Enqueue,
+    ResetCache,
+    StepResult,
+    StopHit,
+)
 from engine.model_shape import ModelShape
 from engine.process import CannotStartError, ProcessContext, SyncStage
 from engine.scheduler.limits import Limits
@@ -22,7 +32,7 @@ _WAITING = {
 
 
 class SchedulerStage(SyncStage):
-    """The plain loop: one step in flight, the next one planned when its result is here."""
+    """Every turn of the loop takes everything in, and then plans as many steps as may be in flight."""
 
     def __init__(self, context: ProcessContext) -> None:
         super().__init__(context)
@@ -54,10 +64,16 @@ class SchedulerStage(SyncStage):
         """Only the gateway matters here: the replica's own stages live and die with this one."""
         self._scheduler.gateway_is(directory.gateway)
 
+    def on_control(self, message: ControlMessage) -> None:
+        """An operator resets the prefix cache."""
+        if isinstance(message, ResetCache):
+            self.control.send(CacheReset(self._scheduler.reset_cache()))
+        else:
+            super().on_control(message)
+
     def on_turn(self) -> None:
         """Keep the runner busy first, then tell the others."""
-        step = self._scheduler.schedule()
-        if step is not None:
+        while (step := self._scheduler.schedule()) is not None:
             self._scheduler.submit(step)
         self._scheduler.flush()
         self._refresh_gauges()

@@ -34,6 +34,7 @@ class Step:
         self.starts: list[int] = []
         self.num_tokens: list[int] = []
         self.samples: list[bool] = []
+        self.attempts: list[int] = []  # how often the row's sequence had been preempted
         self.new_blocks: list[list[int]] = []
         self.token_ids: list[int] = []
         self.starting: list[SlotStart] = []
@@ -48,17 +49,24 @@ class Step:
         self.after_idle = False  # nothing was to be done before this step
 
     def add(self, sequence: Sequence, count: int, new_blocks: list[int]) -> None:
-        """Append a row: the next `count` known tokens of a sequence."""
-        start = sequence.computed
+        """Append a row: the next `count` tokens of a sequence. -1 stands for one that has no id yet."""
+        start = sequence.scheduled
         end = start + count
-        sequence.riding = True
+        known = len(sequence.tokens)
+        samples = end == known + sequence.pending
+        self.token_ids += sequence.tokens[start:end]
+        if end > known:
+            self.token_ids += [-1] * (end - max(start, known))
+        sequence.scheduled = end
+        sequence.pending += samples
+        sequence.riding += 1
         self.sequences.append(sequence)
         self.slots.append(sequence.slot)
         self.starts.append(start)
         self.num_tokens.append(count)
-        self.samples.append(end == len(sequence.tokens))
+        self.samples.append(samples)
+        self.attempts.append(sequence.preemptions)
         self.new_blocks.append(new_blocks)
-        self.token_ids += sequence.tokens[start:end]
         self.left -= count
 
     @property

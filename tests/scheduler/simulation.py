@@ -26,6 +26,7 @@ from engine.messages import (
 )
 from engine.scheduler.limits import Limits
 from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.step import Step
 from telemetry.events import FinishReason, Record, SequenceEnded, StepRecord
 
 VOCABULARY = 50
@@ -55,6 +56,8 @@ def make_enqueue(
     gateway: int = 1,
     max_tokens: int | None = 5,
     ignore_eos: bool = True,
+    priority: int = 0,
+    cache_salt: str = "",
     **params: Any,
 ) -> Enqueue:
     prompt = list(prompt)
@@ -63,7 +66,7 @@ def make_enqueue(
         SequenceSpec(p * n + k, p, None if seed is None else seed + k) for p in range(len(prompts)) for k in range(n)
     ]
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, **params)
-    return Enqueue(request_id, gateway, prompts, specs, sampling)
+    return Enqueue(request_id, gateway, prompts, specs, sampling, priority, cache_salt)
 
 
 def answer_alone(prompt: list[int], seed: int, params: SamplingParams, longest: int) -> tuple[list[int], str]:
@@ -93,6 +96,7 @@ class SimulatedRunner:
         self._budget = limits.max_num_batched_tokens
         self._cells: dict[tuple[int, int], tuple[int, int]] = {}  # (block, offset) → token, hash up to it
         self._seeds: dict[int, int] = {}
+        self._last: dict[int, int] = {}  # slot → token sampled there last
         self.tables: dict[int, list[int]] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -110,6 +114,7 @@ class SimulatedRunner:
         for start in plan.starting:
             assert 0 <= start.slot < self._max_num_seqs
             self.tables[start.slot] = []
+            self._last.pop(start.slot, None)
             self._seeds[start.slot] = start.seed
         for slot, blocks in zip(plan.slots, plan.new_blocks, strict=True):
             self.tables[slot] += blocks
@@ -117,9 +122,13 @@ class SimulatedRunner:
     def _row(self, slot: int, start: int, tokens: list[int], samples: bool) -> int:
         state = self._checked_hash(slot, start)
         for position, token in enumerate(tokens, start):
+            token = self._last[slot] if token == -1 else token
             state = hash((state, token))
             self._cells[self._cell(slot, position)] = (token, state)
-        return hash((state, self._seeds[slot])) % VOCABULARY if samples else -1
+        if not samples:
+            return -1
+        self._last[slot] = hash((state, self._seeds[slot])) % VOCABULARY
+        return self._last[slot]
 
     def _checked_hash(self, slot: int, length: int) -> int:
         state = 0
@@ -181,8 +190,8 @@ class Simulation:
 
     @property
     def plan(self) -> StepPlan | None:
-        """The plan in flight."""
-        return self._plans.items[-1] if self._plans.items else None
+        """The oldest plan in flight."""
+        return self._plans.items[0] if self._plans.items else None
 
     @property
     def pool(self) -> Any:
@@ -200,20 +209,19 @@ class Simulation:
         self.scheduler.stop(StopHit(seq_id))
 
     def begin(self) -> StepPlan | None:
-        """As the stage does at the end of a turn: plan and send, if nothing is in flight."""
-        step = self.scheduler.schedule()
-        if step is not None:
+        """As the stage does at the end of a turn: plan and send, as long as more may be in flight."""
+        while (step := self.scheduler.schedule()) is not None:
+            self._check_writes(step)
             self.scheduler.submit(step)
+            assert len(self._plans.items) <= self.limits.max_in_flight
         self.scheduler.flush()
         self._take_news()
         return self.plan
 
     def end(self) -> None:
         """The runner's result comes back."""
-        plan = self._plans.items.pop()
-        result = self.runner.execute(plan)
-        self._check_writes(plan)
-        self.scheduler.apply(result)
+        plan = self._plans.items.pop(0)
+        self.scheduler.apply(self.runner.execute(plan))
         self._take_news()
 
     def step(self) -> StepPlan | None:
@@ -247,12 +255,11 @@ class Simulation:
         ends = [record.seq_id for record in self.journal.of(SequenceEnded)]
         assert len(ends) == len(set(ends))
 
-    def _check_writes(self, plan: StepPlan) -> None:
+    def _check_writes(self, step: Step) -> None:
         size = self.limits.block_size
-        for slot, start, n in zip(plan.slots, plan.starts, plan.num_tokens, strict=True):
-            table = self.runner.tables[slot]
-            assert all(self.pool._references[block] for block in table), "the runner uses a block that is not held"
-            written = table[start // size : (start + n - 1) // size + 1]
+        for sequence, start, n in zip(step.sequences, step.starts, step.num_tokens, strict=True):
+            assert all(self.pool._references[block] for block in sequence.blocks), "a block is used that is not held"
+            written = sequence.blocks[start // size : (start + n - 1) // size + 1]
             assert all(self.pool._references[block] == 1 for block in written), "a shared block is written"
             assert not any(self.pool._retained[block] for block in written), "a block in the cache is written"
 

@@ -7,15 +7,15 @@ from tests.scheduler.simulation import EOS, Simulation, make_enqueue, make_limit
 def test_unseeded_sequences_get_different_seeds_and_given_seeds_stay() -> None:
     """BD-04."""
     arrivals = Arrivals(make_limits())
-    drawn = {sequence.seed for sequence in arrivals.sequences(make_enqueue(n=20, seed=None))}
-    drawn |= {sequence.seed for sequence in Arrivals(make_limits()).sequences(make_enqueue(n=20, seed=None))}
+    drawn = {sequence.seed for sequence in arrivals.sequences(make_enqueue(n=20, seed=None), 0)}
+    drawn |= {sequence.seed for sequence in Arrivals(make_limits()).sequences(make_enqueue(n=20, seed=None), 0)}
     assert len(drawn) == 40
     assert all(0 <= seed < 1 << 63 for seed in drawn)
-    assert [sequence.seed for sequence in arrivals.sequences(make_enqueue(n=2, seed=11))] == [11, 12]
+    assert [sequence.seed for sequence in arrivals.sequences(make_enqueue(n=2, seed=11), 0)] == [11, 12]
 
 
 def test_several_prompts_and_choices_become_sequences_with_their_index() -> None:
-    sequences = Arrivals(make_limits()).sequences(make_enqueue([[1], [2, 3]], n=2))
+    sequences = Arrivals(make_limits()).sequences(make_enqueue([[1], [2, 3]], n=2), 0)
     assert [(s.index, s.prompt_index, s.tokens) for s in sequences] == [
         (0, 0, [1]),
         (1, 0, [1]),
@@ -28,7 +28,7 @@ def test_several_prompts_and_choices_become_sequences_with_their_index() -> None
 @pytest.mark.parametrize(("ignore_eos", "stops"), [(False, {EOS, 9}), (True, {9})])
 def test_end_of_sequence_ids_stop_unless_ignored(ignore_eos: bool, stops: set[int]) -> None:
     message = make_enqueue(ignore_eos=ignore_eos, stop_token_ids=(9,))
-    assert Arrivals(make_limits()).sequences(message)[0].stop_ids == stops
+    assert Arrivals(make_limits()).sequences(message, 0)[0].stop_ids == stops
 
 
 def test_an_answer_is_cut_to_what_context_and_pool_leave_room_for() -> None:

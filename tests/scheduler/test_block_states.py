@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,11 +26,11 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv = KVCache(num_blocks, block_size, prefix_cache=True)
         self.arrivals = Arrivals(make_limits(longest_sequence=1000))
         self.held: list[Sequence] = []
-        self.content: dict[int, list[int]] = {}  # block → all token ids up to its last computed one
+        self.content: dict[int, tuple[str, list[int]]] = {}  # block → salt, all token ids up to its last computed one
 
-    @rule(prompt=tokens, spare=st.integers(0, 2))
-    def admit(self, prompt: list[int], spare: int) -> None:
-        sequence = self.arrivals.sequences(make_enqueue(prompt))[0]
+    @rule(prompt=tokens, spare=st.integers(0, 2), salt=st.sampled_from(["", "s"]))
+    def admit(self, prompt: list[int], spare: int, salt: str) -> None:
+        sequence = self.arrivals.sequences(make_enqueue(prompt, cache_salt=salt), 0)[0]
         available = self.kv.pool.available
         if not self.kv.admit(sequence, spare):
             assert (available, sequence.blocks) == (self.kv.pool.available, [])
@@ -42,12 +44,14 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 6))
     def compute(self, data: Any, count: int) -> None:
         sequence = data.draw(st.sampled_from(self.held))
-        for position in range(sequence.computed, min(len(sequence.tokens), sequence.computed + count)):
+        first = sequence.computed
+        for position in range(first, min(len(sequence.tokens), first + count)):
             block = sequence.blocks[position // self.kv.block_size]
             assert self.kv.pool._references[block] == 1
             assert not self.kv.pool._retained[block]
-            self.content[block] = sequence.tokens[: position + 1]
+            self.content[block] = (sequence.cache_salt, sequence.tokens[: position + 1])
             sequence.computed += 1
+        sequence.scheduled = sequence.computed
         self.kv.commit(sequence)
         self._check_content(sequence)
 
@@ -69,6 +73,13 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.kv.release(sequence)
         self.kv.pool.allocate(0)
 
+    @rule()
+    def reset(self) -> None:
+        """Afterwards nothing is cached, and nothing that is held now will be."""
+        cached = self.kv.pool.num_cached
+        assert self.kv.reset(self.held) == cached
+        assert self.kv.pool.num_cached == len(self.kv._prefixes) == 0
+
     @invariant()
     def every_block_is_in_one_state(self) -> None:
         if not hasattr(self, "kv"):
@@ -86,8 +97,61 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     def _check_content(self, sequence: Sequence) -> None:
         for end in range(self.kv.block_size, sequence.computed + 1, self.kv.block_size):
-            assert self.content[sequence.blocks[end // self.kv.block_size - 1]] == sequence.tokens[:end]
+            block = sequence.blocks[end // self.kv.block_size - 1]
+            assert self.content[block] == (sequence.cache_salt, sequence.tokens[:end])
 
 
 KVCacheMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestKVCache = KVCacheMachine.TestCase
+
+
+def run_random_operations(count: int, seed: int) -> None:
+    """The same rules without hypothesis, on one cache that lives long."""
+    chooser = random.Random(seed)
+    kv = KVCache(num_blocks=64, block_size=4, prefix_cache=True)
+    arrivals = Arrivals(make_limits(longest_sequence=1000))
+    held: list[Sequence] = []
+    for _ in range(count):
+        roll = chooser.random()
+        if roll < 0.3:
+            prompt = [chooser.randrange(2) for _ in range(chooser.randint(1, 24))]
+            sequence = arrivals.sequences(make_enqueue(prompt, cache_salt=chooser.choice(["", "s"])), 0)[0]
+            if kv.admit(sequence, spare=0):
+                held.append(sequence)
+        elif roll < 0.999 and held:
+            advance_or_release(kv, held, chooser)
+        elif roll >= 0.999:
+            kv.reset(held)
+        assert kv.pool.num_free + kv.pool.num_active + kv.pool.num_cached == kv.pool.num_blocks
+    assert kv.pool.problem() == ""
+    for sequence in held:
+        kv.release(sequence)
+    assert kv.pool.problem(idle=True) == ""
+
+
+def advance_or_release(kv: KVCache, held: list[Sequence], chooser: random.Random) -> None:
+    at = chooser.randrange(len(held))
+    sequence = held[at]
+    if chooser.random() < 0.25:
+        kv.release(held.pop(at))
+        return
+    if not sequence.remaining:
+        sequence.tokens.append(chooser.randrange(2))
+    if sequence.scheduled == sequence.capacity and not kv.pool.available:
+        return
+    if sequence.scheduled == sequence.capacity:
+        kv.grow(sequence)
+    computed = min(len(sequence.tokens), sequence.capacity, sequence.scheduled + chooser.randint(1, 9))
+    assert all(kv.pool._references[b] for b in sequence.blocks)
+    sequence.scheduled = sequence.computed = computed
+    kv.commit(sequence)
+
+
+def test_a_hundred_thousand_random_operations_keep_the_pool_whole() -> None:
+    run_random_operations(100_000, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_millions_of_random_operations_keep_the_pool_whole(seed: int) -> None:
+    run_random_operations(1_000_000, seed)

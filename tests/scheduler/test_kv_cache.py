@@ -12,7 +12,7 @@ _numbers = count()
 
 
 def make_sequence(prompt: list[int]) -> Sequence:
-    return Arrivals(make_limits()).sequences(make_enqueue(prompt, request_id=f"q{next(_numbers)}"))[0]
+    return Arrivals(make_limits()).sequences(make_enqueue(prompt, request_id=f"q{next(_numbers)}"), 0)[0]
 
 
 def compute_all(kv: KVCache, prompt: list[int]) -> Sequence:
@@ -82,8 +82,8 @@ def test_a_beginning_outlives_what_follows_it() -> None:
     kv.pool.allocate(2)
     again = make_sequence([*range(2 * BLOCK), 99])
     assert kv.admit(again, spare=0) is False
-    assert kv._match(again) == kv._match(make_sequence(list(range(3 * BLOCK))))
-    assert len(kv._match(again)) == 2
+    assert kv._reusable(again) == kv._reusable(make_sequence(list(range(3 * BLOCK))))
+    assert len(kv._reusable(again)) == 2
 
 
 def test_blocks_are_packed_once_and_follow_the_sampled_tokens() -> None:

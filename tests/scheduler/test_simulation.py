@@ -40,17 +40,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 6),
         budget=st.integers(1, 40),
         prefix_cache=st.booleans(),
+        max_in_flight=st.integers(1, 2),
+        prefill_share=st.sampled_from([0.1, 0.5, 1.0]),
     )
-    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, prefix_cache: bool) -> None:
-        self.sim = Simulation(
-            make_limits(
-                num_blocks=num_blocks,
-                block_size=block_size,
-                max_num_seqs=max_num_seqs,
-                max_num_batched_tokens=budget,
-                prefix_cache=prefix_cache,
-            )
-        )
+    def start(self, budget: int, **limits: Any) -> None:
+        self.sim = Simulation(make_limits(max_num_batched_tokens=budget, priority_aging_ns=1_000, **limits))
         self.requests: dict[str, Enqueue] = {}
         self.cut: set[str] = set()
         self.stopped: set[int] = set()
@@ -61,6 +55,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.one_of(st.none(), st.integers(1, 12)),
         ignore_eos=st.booleans(),
         stop_token_ids=st.sampled_from([(), (11, 12, 13)]),
+        priority=st.integers(-3, 3),
+        cache_salt=st.sampled_from(["", "one", "other"]),
     )
     def arrive(self, prompt: Any, **how: Any) -> None:
         name = f"q{len(self.requests)}"
@@ -79,6 +75,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         seq_id = data.draw(st.sampled_from(sorted(self.sim.answers)))
         self.sim.stop_hit(seq_id)
         self.stopped.add(seq_id)
+
+    @rule()
+    def reset_cache(self) -> None:
+        cached = self.sim.pool.num_cached
+        assert self.sim.scheduler.reset_cache() == cached
+        assert self.sim.pool.num_cached == 0
 
     @rule()
     def turn(self) -> None:
@@ -104,9 +106,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler = self.sim.scheduler
         assert self.sim.pool.problem() == ""
         assert len(scheduler.running) <= self.sim.limits.max_num_seqs
-        waiting = [sequence.seq_id for sequence in scheduler.queue]
-        running = [sequence.seq_id for sequence in scheduler.running.sequences]
-        assert running + waiting == sorted(running + waiting)
+        for sequences in (list(scheduler.queue), scheduler.running.sequences):
+            ranks = [sequence.rank for sequence in sequences]
+            assert ranks == sorted(ranks)
         reasons = [sequence.wait_reason for sequence in scheduler.queue if sequence.wait_reason]
         assert all(scheduler.queue.counts[reason] == reasons.count(reason) for reason in scheduler.queue.counts)
 
@@ -114,8 +116,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "sim"):
             return
         self.sim.begin()
-        if self.sim.plan is not None:
-            self.sim.end()
         sequences = len(self.sim.journal.of(SequenceQueued))
         self.sim.run(most_steps=10 + 3 * sequences * self.sim.limits.longest_sequence)
         self.sim.check_idle()

@@ -9,7 +9,7 @@ from tests.scheduler.simulation import make_enqueue, make_limits
 
 def make_queue(count: int) -> tuple[WaitingQueue, list[Sequence]]:
     queue = WaitingQueue()
-    sequences = Arrivals(make_limits()).sequences(make_enqueue(n=count))
+    sequences = Arrivals(make_limits()).sequences(make_enqueue(n=count), 0)
     for sequence in sequences:
         queue.push(sequence)
     return queue, sequences
@@ -19,7 +19,7 @@ def test_first_come_first_served_and_preempted_ones_go_to_the_head() -> None:
     queue, (a, b, c) = make_queue(3)
     assert queue.head is a
     queue.remove(a)
-    queue.push_front(a)
+    queue.push(a)
     assert list(queue) == [a, b, c]
 
 
@@ -41,7 +41,7 @@ def test_a_preempted_sequence_says_so_until_it_is_admitted() -> None:
     queue, (a, _) = make_queue(2)
     queue.remove(a)
     a.preemptions = 1
-    queue.push_front(a)
+    queue.push(a)
     queue.explain(WaitReason.TOKEN_BUDGET, free_slots=2)
     queue.explain(WaitReason.KV_BLOCKS, free_slots=2)
     assert a.wait_reason is WaitReason.PREEMPTED
