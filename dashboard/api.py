@@ -16,6 +16,7 @@ from dashboard.pages import request as request_page
 from dashboard.pages import requests as requests_page
 from dashboard.verdict import wait_spans
 from dashboard.web import chosen_window, json_error, json_response, site_of
+from telemetry.events import ReplicaState
 
 MAX_STEPS = 2000
 _DEFAULT_STEPS_S = 60.0
@@ -79,6 +80,22 @@ def replicas(request: Request) -> Response:
 
 def _fields(view: replicas_page.ReplicasView) -> dict[str, object]:
     return {name: getattr(view, name) for name in view.__struct_fields__}
+
+
+async def reset_cache(request: Request) -> Response:
+    """``POST /api/kv/reset``: forget all cached blocks; ``freed_blocks`` per replica.
+
+    503, with those that did, when a ready replica has not answered.
+    """
+    sources = site_of(request).sources
+    ready = {entry.replica for entry in sources.live.replicas() if entry.state is ReplicaState.READY}
+    freed = await sources.commands.reset_cache(ready)
+    missing = sorted(ready - freed.keys())
+    if missing or not ready:
+        whom = ", ".join(missing) if missing else "no replica is ready"
+        message = f"not every prefix cache was reset: {whom}"
+        return json_response({"error": {"message": message}, "freed_blocks": freed}, 503)
+    return json_response({"freed_blocks": freed})
 
 
 async def metrics(request: Request) -> Response:

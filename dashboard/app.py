@@ -66,6 +66,7 @@ def _routes() -> list[Any]:
         Route("/api/requests/{request_id}", api.request),
         Route("/api/steps", api.steps),
         Route("/api/replicas", api.replicas),
+        Route("/api/kv/reset", api.reset_cache, methods=["POST"]),
         Route("/api/events", events.stream),
         Mount("/static", _CachedFiles(directory=STATIC)),
     ]

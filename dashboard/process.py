@@ -12,12 +12,13 @@ import zmq
 import zmq.asyncio
 
 from dashboard.app import create_app
+from dashboard.commands import Commands
 from dashboard.hub import Hub
 from dashboard.live import Live
 from dashboard.metrics_proxy import MetricsProxy
 from dashboard.sources import Sources
 from dashboard.store import Store
-from engine.messages import Directory, Ready, Stop
+from engine.messages import CacheReset, Directory, Ready, Stop
 from engine.process import BEAT_INTERVAL_S, ControlLine, ProcessContext, inherited_listener
 from engine.run_folder import metrics_address
 from telemetry.gauges import Gauge, GaugeBoard
@@ -41,6 +42,7 @@ class DashboardProcess:
     def __init__(self, context: ProcessContext) -> None:
         self._context = context
         self._hub = Hub()
+        self._commands = Commands()
         self._live = Live(GaugeBoard(context.folder.gauges))
         sources = Sources(
             config=context.config,
@@ -51,6 +53,7 @@ class DashboardProcess:
             store=Store(context.config.data_path),
             live=self._live,
             metrics=MetricsProxy(context.zmq, metrics_address(context.run.socket_dir)),
+            commands=self._commands,
         )
         self._server = Server(
             uvicorn.Config(
@@ -65,6 +68,7 @@ class DashboardProcess:
     async def run(self) -> None:
         """Serve until told to stop."""
         control = ControlLine(self._context)
+        self._commands.connect(control.send)
         listening = inherited_listener()
         serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         watching = asyncio.create_task(self._watch(control))
@@ -95,6 +99,8 @@ class DashboardProcess:
             match message:
                 case Directory():
                     self._live.directory = message
+                case CacheReset():
+                    self._commands.on_answer(message)
                 case Stop():
                     self._hub.close()
                     self._server.should_exit = True

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from dashboard.commands import Commands
 from dashboard.live import Live
 from dashboard.store import Store
 from engine.config import Config
@@ -30,3 +31,4 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     live: Live
     metrics: MetricsSource
+    commands: Commands

@@ -439,12 +439,16 @@ class Drained(Message, frozen=True):
 
 
 class ResetCache(Message, frozen=True):
-    """Supervisor → scheduler: forget all cached blocks. Answered by CacheReset."""
+    """Dashboard → supervisor → every scheduler: forget all cached blocks. Each answers with CacheReset."""
+
+    question: int
 
 
 class CacheReset(Message, frozen=True):
-    """Scheduler → supervisor: so many cached blocks were freed; blocks in use are no longer found either."""
+    """Scheduler → supervisor → dashboard: so many cached blocks were freed; those in use are not found any more."""
 
+    question: int
+    replica: str
     blocks: int
 
 

@@ -32,6 +32,9 @@ SECTIONS = {
         "kv_blocks",
         "block_size",
         "prefix_cache",
+        "prefill_share",
+        "priority_aging",
+        "overlap",
     ),
     "Telemetry": (
         "telemetry",

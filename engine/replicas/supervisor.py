@@ -15,11 +15,13 @@ import structlog
 import zmq
 
 from engine.messages import (
+    CacheReset,
     ControlMessage,
     Drained,
     Failed,
     Hello,
     Ready,
+    ResetCache,
 )
 from engine.model_shape import ModelShape
 from engine.process import ProcessContext
@@ -182,8 +184,17 @@ class Supervisor:
                 self._on_failed(unit, message.message)
             case Drained() if self._shutdown is not None:
                 self._shutdown.drained = True
+            case ResetCache() | CacheReset():
+                self._relay(message)
             case _:
                 log.warning("unexpected control message", message=type(message).__name__, sender=sender.stage)
+
+    def _relay(self, message: ResetCache | CacheReset) -> None:
+        """An operator's command to the schedulers, and their answers back."""
+        stage = Stage.SCHEDULER if isinstance(message, ResetCache) else Stage.DASHBOARD
+        for unit in self._units:
+            if stage in unit.processes:
+                self._control.send(stage, unit.replica, unit.incarnation, message)
 
     def _greet(self, unit: Unit) -> None:
         self._send(unit, self._directory.message())

@@ -67,7 +67,9 @@ class SchedulerStage(SyncStage):
     def on_control(self, message: ControlMessage) -> None:
         """An operator resets the prefix cache."""
         if isinstance(message, ResetCache):
-            self.control.send(CacheReset(self._scheduler.reset_cache()))
+            blocks = self._scheduler.reset_cache()
+            self.log.info("prefix cache reset", blocks=blocks)
+            self.control.send(CacheReset(message.question, self.context.replica, blocks))
         else:
             super().on_control(message)
 

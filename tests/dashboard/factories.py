@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, insert
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from dashboard.commands import Commands
 from dashboard.live import Live
 from dashboard.sources import Sources
 from dashboard.store import Store
@@ -285,6 +286,7 @@ class World:
             store=Store(self.data),
             live=self.live,
             metrics=metrics or NoMetrics(),
+            commands=Commands(),
         )
 
     @property

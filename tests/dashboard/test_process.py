@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,10 +18,10 @@ import pytest
 import zmq
 
 from engine.config import Config
-from engine.messages import ControlMessage, Hello, Ready, Stop
+from engine.messages import CacheReset, ControlMessage, Hello, Ready, ResetCache, Stop
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, control_address, metrics_address
 from engine.transport import decode_control, encode
-from telemetry.events import Stage
+from telemetry.events import ReplicaState, Stage
 from telemetry.gauges import Gauge, GaugeReader
 from tests.dashboard.factories import World, full_world, make_directory
 
@@ -110,6 +111,33 @@ def test_life_of_the_process(supervisor: Supervisor) -> None:
         assert time.monotonic() - stopped < 2
     assert supervisor.process.wait(5) == 0
     assert time.monotonic() - stopped < 4
+
+
+def test_a_reset_of_the_prefix_cache_is_answered_when_every_replica_has_done_it(supervisor: Supervisor) -> None:
+    """DA-12."""
+    supervisor.take()
+    assert isinstance(supervisor.take(), Ready)
+    directory = make_directory()
+    ready = [entry.replica for entry in directory.replicas if entry.state is ReplicaState.READY]
+    supervisor.send(directory)
+    with ThreadPoolExecutor(1) as pool:
+        posting = pool.submit(httpx.post, f"{supervisor.url}/api/kv/reset", timeout=20)
+        command = supervisor.take()
+        assert isinstance(command, ResetCache)
+        for number, replica in enumerate(ready):
+            supervisor.send(CacheReset(command.question, replica, number))
+        response = posting.result()
+    assert response.status_code == 200
+    assert response.json() == {"freed_blocks": {replica: number for number, replica in enumerate(ready)}}
+
+
+def test_a_reset_that_a_replica_does_not_answer_is_no_success(supervisor: Supervisor) -> None:
+    supervisor.take()
+    assert isinstance(supervisor.take(), Ready)
+    supervisor.send(make_directory())
+    response = httpx.post(f"{supervisor.url}/api/kv/reset", timeout=20)
+    assert response.status_code == 503
+    assert "r0" in response.json()["error"]["message"]
 
 
 def test_signals_of_the_terminal_are_left_to_the_supervisor(supervisor: Supervisor) -> None:

@@ -15,12 +15,14 @@ import zmq
 from engine.config import Config
 from engine.messages import (
     Abort,
+    CacheReset,
     ControlMessage,
     DataMessage,
     Directory,
     Hello,
     Ready,
     Refused,
+    ResetCache,
     SequenceEnd,
     SequenceStart,
     StepPlan,
@@ -179,6 +181,16 @@ def test_refusals_stop_hits_and_a_lost_gateway(peers: Peers) -> None:
     peers.await_gauges(lambda get: get(Gauge.PENDING_SINCE_NS) == 0)
     ends = {r.seq_id: r.finish_reason for r in peers.journal.read() if isinstance(r, SequenceEnded)}
     assert ends == {1: "stop", 2: "abort"}
+
+
+def test_a_reset_of_the_cache_is_answered_with_what_it_freed(peers: Peers) -> None:
+    peers.send(make_enqueue(list(range(20)), max_tokens=1))
+    peers.answer(peers.plan())
+    peers.await_gauges(lambda get: get(Gauge.BLOCKS_CACHED) > 0)
+    cached = peers.gauges.get(Gauge.BLOCKS_CACHED)
+    peers.tell(ResetCache(7))
+    assert peers.hear()[1] == CacheReset(7, "r0", cached)
+    peers.await_gauges(lambda get: get(Gauge.BLOCKS_CACHED) == 0)
 
 
 def test_a_model_that_cannot_be_read_is_a_clear_failure(tmp_path: Path) -> None:
