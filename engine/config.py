@@ -47,7 +47,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[str, doc("Folder for the store, token log, journals, crash dumps and logs")] = ""
     cache_dir: Annotated[str, doc("Folder for downloaded and converted models")] = ""
     dtype: Annotated[Literal["bfloat16", "float32"], doc("Number format of weights and KV cache")] = "bfloat16"
-    device: Annotated[Literal["auto", "cpu", "cuda"], doc("Where the model runs")] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "simulated"],
+        doc("Where the model runs; simulated: nowhere, ids are drawn, to measure all that is around a model"),
+    ] = "auto"
+    simulated_step: Annotated[
+        str, doc("Simulated device: microseconds per step, per prompt token and per decoding sequence")
+    ] = "2000,20,10"
     threads: Annotated[int, Meta(ge=0), doc("Threads of the forward pass, 0: one per core")] = 0
     max_model_len: Annotated[int, Meta(ge=0), doc("Longest context in tokens, 0: what the model allows")] = 0
     block_size: Annotated[int, Meta(ge=1, le=1024), doc("Tokens per KV block")] = 16
@@ -103,6 +109,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def kv_cache_bytes(self) -> int:
         """``kv_cache_memory`` in bytes. Raises ConfigError."""
         return parse_bytes(self.kv_cache_memory, "--kv-cache-memory")
+
+
+class SimulatedStep(msgspec.Struct, frozen=True):
+    """How long a step takes on a simulated device."""
+
+    constant_ns: int
+    prefill_token_ns: int
+    decode_ns: int
+
+    @classmethod
+    def parse(cls, text: str) -> SimulatedStep:
+        """``"2000,20,10"``, in microseconds. Raises ConfigError."""
+        try:
+            numbers = [int(float(part) * 1000) for part in text.split(",")]
+        except (ValueError, OverflowError):
+            numbers = []
+        if len(numbers) != 3 or min(numbers) < 0:
+            raise ConfigError(f"--simulated-step: {text!r} is not three numbers of microseconds, like 2000,20,10")
+        return cls(*numbers)
+
+    def duration_ns(self, prefill_tokens: int, decodes: int) -> int:
+        """The time of one step."""
+        return self.constant_ns + self.prefill_token_ns * prefill_tokens + self.decode_ns * decodes
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -194,6 +223,7 @@ def _check(config: Config) -> None:
     if config.port == config.dashboard_port:
         raise ConfigError(f"--port and --dashboard-port are both {config.port}; choose two")
     _ = config.kv_cache_bytes
+    SimulatedStep.parse(config.simulated_step)
     _check_otlp_endpoint(config.otlp_endpoint)
     _check_chat_template(config.chat_template)
     if is_loopback(config.host):

@@ -17,6 +17,7 @@ SECTIONS = {
         "chat_template",
         "dtype",
         "device",
+        "simulated_step",
         "threads",
         "max_model_len",
         "cache_dir",

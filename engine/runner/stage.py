@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Protocol
 
-from engine.messages import DataMessage, StepPlan
+from engine.config import Config
+from engine.messages import DataMessage, StepPlan, StepResult
 from engine.process import ProcessContext, SyncStage
 from engine.runner.heartbeat import Heartbeat
-from engine.runner.model_runner import ModelRunner
 from engine.transport import Outbox
 from telemetry.events import Stage, StepStarted
 from telemetry.gauges import Gauge
+
+
+class StepExecutor(Protocol):
+    """Something that computes steps."""
+
+    def facts(self) -> dict[str, str]:
+        """Pool size, device, number format."""
+
+    def warm_up(self) -> None:
+        """Make the first step as quick as the next ones."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step; plans come in the scheduler's order."""
 
 
 class RunnerStage(SyncStage):
@@ -26,7 +40,7 @@ class RunnerStage(SyncStage):
         """Load the model, reserve the KV pool and warm up."""
         started = time.monotonic()
         with self._heartbeat:
-            self._runner = ModelRunner(Path(self.context.run.model.path), self.context.config)
+            self._runner = _executor(Path(self.context.run.model.path), self.context.config)
             self._runner.warm_up()
         self.log.info("model loaded", seconds=round(time.monotonic() - started, 3), **self._runner.facts())
         return self._runner.facts()
@@ -55,3 +69,14 @@ class RunnerStage(SyncStage):
         self._scheduler.send(result)
         self.gauges.set(Gauge.SENT_SCHEDULER, self._scheduler.sent)
         self.gauges.set(Gauge.STEP_STARTED_NS, 0)
+
+
+def _executor(folder: Path, config: Config) -> StepExecutor:
+    """What `--device` asks for. Torch is loaded only for a real one."""
+    if config.device == "simulated":
+        from engine.runner.simulated import SimulatedRunner
+
+        return SimulatedRunner(folder, config)
+    from engine.runner.model_runner import ModelRunner
+
+    return ModelRunner(folder, config)
