@@ -28,7 +28,7 @@ from engine.config import Config
 from engine.messages import Enqueue, Hello, Ready, SamplingParams, SequenceSpec, Stop
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, control_address, inbox_address
 from engine.transport import Inbox, Outbox, decode_control, encode
-from telemetry.events import Stage, StepRecord
+from telemetry.events import Stage, StepKind, StepRecord
 from telemetry.gauges import Gauge, GaugeReader
 from telemetry.journal import JournalReader
 
@@ -42,6 +42,7 @@ MODEL = {
     "max_position_embeddings": 8192,
 }
 PROMPT_TOKENS = 32
+PREFILL_TOKENS = 2048  # per step, beside a full batch of decodes
 START_MS = 30_000
 
 
@@ -78,6 +79,7 @@ class StepLoop:
         self._children = [self._start(stage) for stage in (Stage.SCHEDULER, Stage.RUNNER)]
         self._await_ready()
         self.gauges = GaugeReader(self.folder.gauges / "r0.1.scheduler.gauges")
+        self._journal = JournalReader(self.folder.journals / "r0.1.scheduler.journal")
 
     def _start(self, stage: Stage) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"engine.{stage}", "--run", str(self.folder.path), "--stage", stage.value]
@@ -94,11 +96,8 @@ class StepLoop:
             ready += isinstance(message, Ready)
 
     def records(self) -> list[StepRecord]:
-        """All step records that the journal still holds."""
-        reader = JournalReader(self.folder.journals / "r0.1.scheduler.journal")
-        records = [record for record in reader.read() if isinstance(record, StepRecord)]
-        reader.close()
-        return records
+        """The step records since the last call."""
+        return [record for record in self._journal.read() if isinstance(record, StepRecord)]
 
     def close(self) -> None:
         """Stop both processes."""
@@ -107,6 +106,7 @@ class StepLoop:
         for child in self._children:
             child.wait(timeout=30)
         self.gauges.close()
+        self._journal.close()
         self.zmq.destroy(linger=0)
 
 
@@ -128,7 +128,7 @@ def make_config(running: int, overlap: str, step: str, data_dir: str) -> Config:
         simulated_step=step,
         overlap=overlap,
         max_num_seqs=running,
-        max_num_batched_tokens=max(2048, running),
+        max_num_batched_tokens=running + PREFILL_TOKENS,
         kv_blocks=running * 64 + 64,
         data_dir=data_dir,
     )
@@ -144,19 +144,20 @@ def make_request(number: int, output_tokens: int) -> Enqueue:
 def measure(running: int, overlap: str, steps: int, step: str) -> Sample:
     """Fill the batch, let it decode for `steps` steps, and look at the records."""
     with tempfile.TemporaryDirectory() as data, step_loop(make_config(running, overlap, step, data)) as loop:
-        fill_steps = running * PROMPT_TOKENS // max(2048, running) + 2
+        fill_steps = running * PROMPT_TOKENS // PREFILL_TOKENS + 2
         loop.scheduler.send_many(make_request(i, steps + fill_steps) for i in range(running))
         busy_from = (0, 0)
+        full: list[StepRecord] = []
         while True:
             assert loop.detokenizer.socket.poll(START_MS), "no step for a long time"
             loop.detokenizer.take()
+            full += [r for r in loop.records() if len(r.seq_ids) == running and r.kind is StepKind.DECODE]
             now = (loop.gauges.get(Gauge.BUSY_NS), loop.gauges.get(Gauge.LAST_STEP_ID))
             if not busy_from[1] and now[1] > fill_steps:
                 busy_from = now
             if now[1] >= steps + fill_steps // 2:
                 break
         host = (now[0] - busy_from[0]) / (now[1] - busy_from[1])
-        full = [record for record in loop.records() if len(record.seq_ids) == running and record.kind == "decode"]
     return summarise(running, overlap, full, host)
 
 
