@@ -198,7 +198,7 @@ def decoded(served: Served, ids: list[int], skip_special_tokens: bool = True) ->
 
 
 @cache
-def _model(path: Path) -> Any:
+def reference_model(path: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
@@ -210,6 +210,6 @@ def assert_same_greedy(served: Served, prompt: list[int], expected: list[int], g
     at = next((i for i, (a, b) in pairs if a != b), None)
     assert at is not None, f"{len(got)} tokens instead of {len(expected)}"
     with torch.inference_mode():
-        logits = _model(served.folder.info().model.path)(torch.tensor([prompt + expected[:at]])).logits[0, -1]
+        logits = reference_model(served.folder.info().model.path)(torch.tensor([prompt + expected[:at]])).logits[0, -1]
     best = torch.topk(logits, 2).values
     assert best[0] - best[1] < NEAR_TIE, f"first difference at {at}: {got[at]} instead of {expected[at]}"

@@ -118,9 +118,17 @@ class Served:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def alive(self) -> list[str]:
+        """Processes of this system that still live."""
+        return [f"process {p.pid}" for p in self._processes.values() if is_alive(p)]
+
+    def gone(self) -> bool:
+        """Whether no process of this system lives any more."""
+        return not self.alive()
+
     def leftovers(self) -> list[str]:
         """Processes, sockets and run folders that should be gone by now."""
-        alive = [f"process {p.pid}" for p in self._processes.values() if is_alive(p)]
+        alive = self.alive()
         runs = [str(p) for p in (self.data / "run").glob("*")]
         sockets = [] if self.socket_dir is None else [str(self.socket_dir)] * self.socket_dir.exists()
         return alive + runs + sockets

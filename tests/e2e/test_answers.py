@@ -88,8 +88,8 @@ def test_greedy_ids_equal_transformers_alone_and_sixteen_at_once(shared, referen
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 16 * ((1500 - 1) // 16)
 
 
-def test_greedy_ids_equal_transformers_without_prefix_cache(serve, reference, prompts, expected):
-    served = serve("--dtype", "float32", "--prefix-cache", "off", "--max-num-batched-tokens", "256")
+def test_greedy_ids_equal_transformers_without_prefix_cache_and_with_overlap(serve, reference, prompts, expected):
+    served = serve("--dtype", "float32", "--prefix-cache", "off", "--max-num-batched-tokens", "256", "--overlap", "on")
     check_all(served, reference, prompts, expected)
     assert complete(served, prompts[-1])["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 

@@ -28,9 +28,11 @@ def receiver():
         yield receiver
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory, receiver):
-    with Served(tmp_path_factory.mktemp("seen"), "--otlp-endpoint", receiver.endpoint) as served:
+@pytest.fixture(scope="module", params=["off", "on"], ids=["plain", "overlapped"])
+def engine(tmp_path_factory, receiver, request):
+    receiver.spans.clear()
+    flags = ("--otlp-endpoint", receiver.endpoint, "--overlap", request.param)
+    with Served(tmp_path_factory.mktemp("seen"), *flags) as served:
         yield served
 
 
