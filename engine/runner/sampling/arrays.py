@@ -22,3 +22,8 @@ def lengths(arrays: Sequence[Ints | Floats]) -> Ints:
 def to_device(array: Ints | Floats | Doubles, like: Tensor) -> Tensor:
     """The array as a tensor where `like` is."""
     return torch.from_numpy(array).to(like.device)
+
+
+def take_rows(tensor: Tensor, rows: Ints) -> Tensor:
+    """The rows (distinct, rising) of a tensor ``[n, …]``; the tensor itself, no copy, when these are all."""
+    return tensor if len(rows) == len(tensor) else tensor[to_device(rows, tensor)]

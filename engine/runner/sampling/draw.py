@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = 256
+from engine.runner.sampling.sums import BLOCK, block_sums
+
 _BELOW_ONE = 1 - 2**-53
+"""The float64 before 1: times a number it is less than that number."""
 
 
 def draw(weights: Tensor, points: Tensor) -> Tensor:
@@ -17,19 +19,11 @@ def draw(weights: Tensor, points: Tensor) -> Tensor:
     float64, and what is left of the point's precision decides within the block.
     """
     vocab_size = weights.shape[-1]
-    block, rest = _pass(_block_sums(weights), points)
-    ids = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=weights.device)
+    block, rest = _pass(block_sums(weights), points)
+    ids = block[:, None] * BLOCK + torch.arange(BLOCK, device=weights.device)
     inside = weights.gather(-1, ids.clamp(max=vocab_size - 1)).masked_fill(ids >= vocab_size, 0)
     offset, _ = _pass(inside, rest)
-    return (block * _BLOCK + offset).clamp(max=vocab_size - 1)  # weights that are not numbers still give an id
-
-
-def _block_sums(weights: Tensor) -> Tensor:
-    """Sums of whole blocks and, last, of what is left over, ``[n, vocab_size // _BLOCK + 1]``."""
-    num_rows, vocab_size = weights.shape
-    rest = vocab_size % _BLOCK
-    whole = weights[:, : vocab_size - rest].view(num_rows, vocab_size // _BLOCK, _BLOCK)
-    return torch.cat([whole.sum(-1), weights[:, vocab_size - rest :].sum(-1, keepdim=True)], -1)
+    return (block * BLOCK + offset).clamp(max=vocab_size - 1)  # weights that are not numbers still give an id
 
 
 def _pass(masses: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ class SamplingRows:
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """One id per row of `logits` (float32 ``[n, vocab_size]``). Equal logits: the lowest id.
+    """One id per row of `logits` (float32 ``[n, vocab_size]``, overwritten). Equal logits: the lowest id.
 
     A row's draw depends on its own logits and parameters only, not on the rows beside it.
     """
@@ -53,7 +53,9 @@ def _most_likely(logits: Tensor) -> Tensor:
 
 
 def _draw(logits: Tensor, rows: SamplingRows) -> Tensor:
-    scaled = logits / to_device(rows.temperature, logits)[:, None]
-    weights = scaled.softmax(-1)
-    drop_unlikely(weights, scaled, rows.filters)
+    # In place as far as can be: a fresh array of this size costs more than the arithmetic, for its page faults.
+    logits.div_(to_device(rows.temperature, logits)[:, None])
+    highest = logits.amax(-1, keepdim=True)
+    weights = (logits - highest if rows.filters.cut else logits.sub_(highest)).exp_()
+    drop_unlikely(weights, logits, rows.filters)
     return draw(weights, to_device(uniforms(rows.seed, rows.positions), logits))
