@@ -57,3 +57,19 @@ def distribution(logits: np.ndarray, params: SamplingParams, **sequence) -> np.n
     stay = kept_tokens(scaled, params.top_k, params.top_p, params.min_p)
     weights = np.array([math.exp(x - scaled.max()) if i in stay else 0.0 for i, x in enumerate(scaled)])
     return weights / weights.sum()
+
+
+def surprise(counts: np.ndarray, probabilities: np.ndarray) -> float:
+    """How far `counts` of draws lie from what `probabilities` let expect, in standard deviations: above 3, p < 0.001.
+
+    Pearson's chi-square, made normal as Wilson and Hilferty (1931) do. Rare outcomes count as one; an impossible one
+    that was drawn is infinitely surprising.
+    """
+    if counts[probabilities == 0].any():
+        return math.inf
+    rare = probabilities * counts.sum() < 5
+    observed, expected = (np.append(a[~rare], a[rare].sum()) for a in (counts, probabilities * counts.sum()))
+    used = expected > 0
+    degrees = max(1, used.sum() - 1)
+    statistic = ((observed - expected)[used] ** 2 / expected[used]).sum()
+    return ((statistic / degrees) ** (1 / 3) - 1 + 2 / (9 * degrees)) / math.sqrt(2 / (9 * degrees))

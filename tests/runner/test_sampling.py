@@ -11,7 +11,7 @@ from engine.runner.sampling.draw import draw
 from engine.runner.sampling.filters import Filters, drop_unlikely
 from engine.runner.sampling.randomness import uniforms
 from engine.runner.sampling.sampler import SamplingRows, sample
-from tests.runner.sampling_reference import kept_tokens
+from tests.runner.sampling_reference import kept_tokens, surprise
 
 
 def column(value, dtype, n: int) -> np.ndarray:
@@ -41,19 +41,11 @@ def kept(logits: torch.Tensor, **filter_params) -> set[int]:
     return set(filtered(logits, filters(len(logits), **filter_params))[0].nonzero().flatten().tolist())
 
 
-def chi_square_per_degree(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    expected = probabilities * counts.sum()
-    used = expected > 0
-    assert counts[~used].sum() == 0
-    statistic = ((counts - expected)[used] ** 2 / expected[used]).sum()
-    return float(statistic / (used.sum() - 1))
-
-
 def test_draws_over_neighbouring_seeds_are_as_good_as_over_positions():
     n = 20_000
     logits = torch.zeros(n, 16)
     counts = np.bincount(sample(logits, rows(n, seed=np.arange(n), positions=5)).numpy(), minlength=16)
-    assert chi_square_per_degree(counts, np.full(16, 1 / 16)) < 2.2
+    assert surprise(counts, np.full(16, 1 / 16)) < 3.1
 
 
 def test_uniforms_are_in_range_for_extreme_seeds_and_do_not_repeat():
@@ -175,7 +167,7 @@ def test_a_very_high_temperature_draws_evenly():
     n = 4000
     logits = torch.linspace(-30, 30, 8).expand(n, -1).contiguous()
     counts = np.bincount(sample(logits, rows(n, temperature=1e6, positions=np.arange(n))).numpy(), minlength=8)
-    assert chi_square_per_degree(counts, np.full(8, 1 / 8)) < 2.8
+    assert surprise(counts, np.full(8, 1 / 8)) < 3.1
 
 
 def test_a_draw_depends_on_nothing_but_its_own_row():
