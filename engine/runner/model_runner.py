@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,15 @@ import torch
 from torch import Tensor
 
 from engine.config import Config
-from engine.messages import SamplingParams, SlotStart, StepPlan, StepResult
+from engine.messages import SamplingParams, SlotStart, StepPlan, StepResult, TokenLogprobs
 from engine.model_shape import ModelShape
 from engine.process import CannotStartError
 from engine.runner.attention.paged import PagedAttention
 from engine.runner.kv_cache import KVCache
 from engine.runner.memory import available_bytes, check_memory
 from engine.runner.models import load_model
-from engine.runner.sampling.sampler import SamplingRows, sample
+from engine.runner.sampling.next_tokens import choose_tokens
+from engine.runner.sampling.prompt_scores import score_prompts
 from engine.runner.slots import Ints, SlotTable
 from engine.runner.step_batch import StepBatch, prepare
 from engine.runner.weights import Checkpoint
@@ -37,6 +39,7 @@ class ModelRunner:
         self._device = _device(config)
         self._num_blocks = shape.num_kv_blocks(config)
         self._longest = shape.longest_sequence(config)
+        self._vocab_size = shape.vocab_size
         checkpoint = Checkpoint(folder, self._dtype, self._device)
         pool_bytes = self._num_blocks * config.block_size * shape.kv_bytes_per_token(config.dtype)
         check_memory(checkpoint.num_bytes(), pool_bytes, available_bytes(self._device), config)
@@ -62,11 +65,22 @@ class ModelRunner:
         idle_ns = exec_start_ns - self._last_sampled_ns if self._last_sampled_ns else 0
         batch = prepare(plan, self._slots)
         sampling = np.flatnonzero(plan.samples)
-        logits = self._forward(batch, sampling)
+        hidden = self._forward(batch)
+        logits = self._logits(hidden, (batch.first_token + batch.num_tokens - 1)[sampling])
         forward_end_ns = time.monotonic_ns()
-        sampled = self._sample(batch, sampling, logits)
+        sampled, logprobs = self._sample(batch, sampling, logits)
+        prompt_logprobs = score_prompts(batch, self._slots, partial(self._logits, hidden), self._vocab_size)
         self._last_sampled_ns = time.monotonic_ns()
-        return StepResult(plan.step_id, sampled, exec_start_ns, forward_end_ns, self._last_sampled_ns, idle_ns)
+        return StepResult(
+            step_id=plan.step_id,
+            sampled=sampled,
+            exec_start_ns=exec_start_ns,
+            forward_end_ns=forward_end_ns,
+            sampled_ns=self._last_sampled_ns,
+            idle_ns=idle_ns,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
 
     def warm_up(self) -> None:
         """Run a prefill and a decode step, so that the first request does not wait for kernels to be set up.
@@ -80,22 +94,24 @@ class ModelRunner:
         self.execute(_one_row_plan([], num_tokens - 1, [], [-1]))
         self._last_sampled_ns = 0
 
-    def _forward(self, batch: StepBatch, sampling: Ints) -> Tensor:
-        """Float32 logits ``[len(sampling), vocab_size]`` of the rows that sample."""
+    def _forward(self, batch: StepBatch) -> Tensor:
+        """Hidden states of all tokens of the batch, ``[num_tokens, hidden_size]``."""
         attention = PagedAttention(self._cache, batch, self._slots)
-        hidden = self._model.forward(self._to_device(batch.token_ids), self._to_device(batch.positions), attention)
-        last_token = (batch.first_token + batch.num_tokens - 1)[sampling]
-        return self._model.logits(hidden[self._to_device(last_token)])
+        return self._model.forward(self._to_device(batch.token_ids), self._to_device(batch.positions), attention)
 
-    def _sample(self, batch: StepBatch, sampling: Ints, logits: Tensor) -> list[int]:
-        """One id per row of the batch, -1 for rows that do not sample."""
+    def _logits(self, hidden: Tensor, tokens: Ints) -> Tensor:
+        """Float32 logits ``[len(tokens), vocab_size]`` of what follows `tokens` of the batch."""
+        return self._model.logits(hidden[self._to_device(tokens)])
+
+    def _sample(self, batch: StepBatch, sampling: Ints, logits: Tensor) -> tuple[list[int], dict[int, TokenLogprobs]]:
+        """One id per row of the batch, -1 for rows that do not sample; log probabilities of rows that want them."""
         sampled = np.full(len(batch.slots), -1)
-        if sampling.size:
-            slots = batch.slots[sampling]
-            rows = SamplingRows.of(self._slots, slots, batch.context_length[sampling])
-            sampled[sampling] = sample(logits, rows).cpu().numpy()
-            self._slots.last_token[slots] = sampled[sampling]
-        return sampled.tolist()
+        if not sampling.size:
+            return sampled.tolist(), {}
+        sampled[sampling], scores = choose_tokens(
+            logits, self._slots, batch.slots[sampling], batch.context_length[sampling]
+        )
+        return sampled.tolist(), {int(sampling[i]): score for i, score in scores.items()}
 
     def _to_device(self, values: Ints) -> Tensor:
         return torch.from_numpy(values).to(self._device)

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.config import Config
-from engine.messages import SamplingParams, SlotStart, StepPlan
+from engine.messages import SamplingParams, SlotStart, StepPlan, StepResult
 from engine.runner.model_runner import ModelRunner
 
 VOCAB_SIZE = 320
@@ -53,17 +53,22 @@ class Sequence:
     slot: int
     ids: list[int]
     num_prompt: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
+    params: SamplingParams
     seed: int = 0
+    stop_ids: tuple[int, ...] = ()
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     started: bool = False
+    sampled_here: bool = False  # in its present slot, whose last token then is its last
 
     @property
     def output(self) -> list[int]:
         return self.ids[self.num_prompt :]
+
+    def start(self) -> SlotStart:
+        history = self.params.needs_history or self.params.prompt_logprobs is not None
+        known = list(self.ids) if history else []
+        return SlotStart(self.slot, self.seed, self.num_prompt, self.params, known, self.stop_ids)
 
 
 class Driver:
@@ -75,11 +80,19 @@ class Driver:
         self.free_blocks = list(free_blocks)
         self.next_slot = 0
         self.step_id = 0
+        self.result: StepResult | None = None  # of the last step
 
-    def add(self, prompt: list[int], **params) -> Sequence:
-        sequence = Sequence(self.next_slot, list(prompt), len(prompt), **params)
+    def add(self, prompt: list[int], *, seed: int = 0, stop_ids: tuple[int, ...] = (), **params) -> Sequence:
+        sampling = SamplingParams(**{"temperature": 0.0, **params})
+        sequence = Sequence(self.next_slot, list(prompt), len(prompt), sampling, seed, stop_ids)
         self.next_slot += 1
         return sequence
+
+    def preempt(self, sequence: Sequence, slot: int) -> None:
+        """Take its blocks away; it starts again in `slot`, with all it knows."""
+        self.free_blocks += sequence.blocks
+        sequence.slot, sequence.blocks, sequence.computed = slot, [], 0
+        sequence.started = sequence.sampled_here = False
 
     def share_prefix(self, source: Sequence, target: Sequence, num_blocks: int) -> None:
         target.blocks = source.blocks[:num_blocks]
@@ -87,16 +100,10 @@ class Driver:
 
     def step(self, rows: list[tuple[Sequence, int]], *, by_reference: bool = False) -> list[int]:
         """One step that computes the given number of tokens per sequence; grows `ids` by what was sampled."""
-        starting = [
-            SlotStart(
-                s.slot, s.seed, s.num_prompt, SamplingParams(temperature=s.temperature, top_p=s.top_p, top_k=s.top_k)
-            )
-            for s, _ in rows
-            if not s.started
-        ]
+        starting = [s.start() for s, _ in rows if not s.started]
         new_blocks = [self._grow(s, n) for s, n in rows]
         ids = [
-            -1 if by_reference and at >= s.num_prompt else s.ids[at]
+            -1 if by_reference and s.sampled_here and at == len(s.ids) - 1 else s.ids[at]
             for s, n in rows
             for at in range(s.computed, s.computed + n)
         ]
@@ -112,12 +119,14 @@ class Driver:
             token_ids=ids,
         )
         self.step_id += 1
-        sampled = self.runner.execute(plan).sampled
+        self.result = self.runner.execute(plan)
+        sampled = self.result.sampled
         for (s, n), token in zip(rows, sampled, strict=True):
             s.computed += n
             s.started = True
             if token >= 0:
                 s.ids.append(token)
+                s.sampled_here = True
         return sampled
 
     def generate(self, sequences: list[Sequence], max_tokens: int, chunk: int, **how) -> list[list[int]]:

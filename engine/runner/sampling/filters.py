@@ -1,60 +1,68 @@
-"""top_k and top_p: which tokens stay in the draw.
+"""top_k, top_p and min_p: which tokens stay in the draw.
 
-Both come down to a count per row: the n most likely tokens stay, of equal ones those with the lowest ids. The
-count needs only the largest logits in order, not where they are.
+top_k and top_p keep the n most likely tokens, of equal ones those with the lowest ids. To find where to cut, only the
+largest logits must be in order, and not where they are; a nucleus that is wider than that is cut in `wide_nucleus`.
+min_p is a threshold by definition. Nowhere is a vocabulary sorted.
 """
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+
+import numpy as np
 from torch import Tensor
 
-_HEAD = 1024
-"""A nucleus rarely has more tokens than this; then sorting the rest of the vocabulary is spared."""
+from engine.runner.sampling.arrays import Doubles, Ints, take_rows, to_device
+from engine.runner.sampling.cuts import NUCLEUS_HEAD, Cuts
+from engine.runner.sampling.sums import row_sums
+from engine.runner.sampling.wide_nucleus import drop_outside_nucleus
 
 
-def keep_most_likely(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """`logits` ``[n, vocab_size]`` with -inf for the tokens that top_k and then top_p exclude.
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Parameters per row, ``[n]`` each: `top_k` 0, `top_p` 1 and `min_p` 0 are off."""
 
-    `top_k` int64 ``[n]`` (0: no limit), `top_p` float64 ``[n]`` (1: no limit; the token that reaches the mass
-    stays, so there is always one). The order is that of the usual samplers: top_p counts what top_k has left.
+    top_k: Ints
+    top_p: Doubles
+    min_p: Doubles
+
+    def take(self, rows: Ints) -> Filters:
+        """A selection."""
+        return Filters(self.top_k[rows], self.top_p[rows], self.min_p[rows])
+
+    @property
+    def cut(self) -> bool:
+        """Whether any row has a limit on how many tokens stay, or on their mass."""
+        return bool(self.top_k.any() or (self.top_p < 1).any())
+
+
+def drop_unlikely(weights: Tensor, logits: Tensor, filters: Filters) -> None:
+    """Set the weights of excluded tokens to 0; the most likely token of a row always stays.
+
+    `weights`, float32 ``[n, vocab_size]``, changed in place, are exp(logit - the row's largest logit). top_p counts
+    the mass that top_k has left, and the token that reaches it stays. min_p (Nguyen et al., 2024) leaves out what is
+    less likely than that share of the most likely token. `logits` are not read where ``filters.cut`` is false.
     """
+    if filters.cut:
+        _cut(weights, logits, filters)
+    if filters.min_p.any():
+        weights.masked_fill_(weights < to_device(filters.min_p, weights)[:, None].float(), 0)
+
+
+def _cut(weights: Tensor, logits: Tensor, filters: Filters) -> None:
     vocab_size = logits.shape[-1]
-    limited = (top_k > 0) & (top_k < vocab_size)
-    nucleus = ~limited & (top_p < 1)
-    logits = logits.clone()
-    for rows, keep in ((limited, _keep_top_k), (nucleus, _keep_nucleus)):
-        if rows.any():
-            logits[rows] = keep(logits[rows], top_k[rows], top_p[rows])
-    return logits
-
-
-def _keep_top_k(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    largest = logits.topk(int(top_k.max())).values
-    beyond = torch.arange(largest.shape[-1], device=logits.device) >= top_k[:, None]
-    probabilities = largest.masked_fill(beyond, -torch.inf).softmax(-1)
-    return _keep(logits, largest, torch.minimum(_nucleus_size(probabilities, top_p), top_k))
-
-
-def _keep_nucleus(logits: Tensor, _top_k: Tensor, top_p: Tensor) -> Tensor:
-    total = logits.logsumexp(-1, keepdim=True)
-    largest = logits.topk(min(_HEAD, logits.shape[-1])).values
-    if ((largest - total).exp().sum(-1, dtype=torch.float64) < top_p).any():
-        largest = logits.sort(descending=True).values
-    return _keep(logits, largest, _nucleus_size((largest - total).exp(), top_p))
-
-
-def _nucleus_size(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    """How many of the falling `probabilities` ``[n, m]`` it takes to reach `top_p` ``[n]``, at least one."""
-    before = probabilities.cumsum(-1, dtype=torch.float64) - probabilities
-    return (before < top_p[:, None]).sum(-1).clamp(min=1)
-
-
-def _keep(logits: Tensor, largest: Tensor, count: Tensor) -> Tensor:
-    """The `count` largest per row; `largest` has the row's largest logits in falling order."""
-    threshold = largest.gather(-1, count[:, None] - 1)
-    above, tied = logits > threshold, logits == threshold
-    room = count - above.sum(-1)
-    if (tied.sum(-1) > room).any():
-        tied &= tied.cumsum(-1) <= room[:, None]
-    return logits.masked_fill(~(above | tied), -torch.inf)
+    limited = (filters.top_k > 0) & (filters.top_k < vocab_size)
+    cuts, totals = Cuts(logits), row_sums(weights)
+    # A far limit makes long heads, which rows with a near one need not pay for.
+    far = filters.top_k > NUCLEUS_HEAD
+    for rows in (np.flatnonzero(limited & ~far), np.flatnonzero(limited & far)):
+        if rows.size:
+            cuts.limit_count(rows, logits, filters.top_k[rows], filters.top_p[rows])
+    nucleus = np.flatnonzero(~limited & (filters.top_p < 1))
+    wide = cuts.limit_mass(nucleus, logits, totals, filters.top_p) if nucleus.size else nucleus
+    cuts.apply(weights, logits)
+    if wide.size:
+        part = take_rows(weights, wide)
+        drop_outside_nucleus(part, take_rows(logits, wide), take_rows(totals, wide), filters.top_p[wide])
+        if part is not weights:
+            weights[to_device(wide, weights)] = part
