@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from engine.detokenizer.incremental import DetokenizerFactory
+from engine.detokenizer.pieces import Pieces
 from engine.detokenizer.sequences import Sequences
 from engine.messages import SamplingParams, SequenceEnd, SequenceStart, StepTokens
 from telemetry.events import FinishReason
 from tests.factories import byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
-FACTORY = DetokenizerFactory(TOKENIZER)
+PIECES = Pieces(TOKENIZER)
 EOS = TOKENIZER.token_to_id("</s>")
 
 
@@ -18,7 +18,7 @@ def make_start(seq_id: int = 7, gateway: int = 1, **params) -> SequenceStart:
 
 
 def started(**params) -> Sequences:
-    sequences = Sequences(FACTORY)
+    sequences = Sequences(PIECES)
     sequences.start(make_start(**params))
     return sequences
 
@@ -108,7 +108,7 @@ def test_an_abort_flushes_and_ends():
 
 
 def test_the_end_of_an_unknown_sequence_is_passed_on():
-    increment, record = Sequences(FACTORY).end(SequenceEnd(9, "req-9", 1, 2, FinishReason.ERROR, "boom"))
+    increment, record = Sequences(PIECES).end(SequenceEnd(9, "req-9", 1, 2, FinishReason.ERROR, "boom"))
     assert (increment.request_id, increment.index, increment.error) == ("req-9", 2, "boom")
     assert increment.prompt_token_ids is None
     assert record is None
