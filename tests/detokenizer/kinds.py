@@ -5,20 +5,31 @@ from __future__ import annotations
 from functools import cache
 
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders
 
 from engine.detokenizer.pieces import Pieces
 from tests import factories
 
 EMOJI = "👩‍👩‍👧‍👦 こんにちは 你好 ďábelské 😀😃"
+
+
+def gemma_tokenizer() -> Tokenizer:
+    """Gemma's kind: as Llama 2's, but no space is added in front of the text, nor taken away."""
+    tokenizer = factories.llama_tokenizer()
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
 KINDS = {
     "byte level": factories.byte_level_tokenizer,
     "llama": factories.llama_tokenizer,
+    "gemma": gemma_tokenizer,
     "wordpiece": factories.wordpiece_tokenizer,
     "metaspace": factories.metaspace_tokenizer,
     "smollm2": factories.default_tokenizer,
 }
 BYTE_LEVEL = ("byte level", "smollm2")
+BYTE_FALLBACK = ("llama", "gemma")
 
 
 @cache
@@ -51,7 +62,7 @@ def ids_of(kind: str, max_size: int = 12) -> st.SearchStrategy[list[int]]:
 
 
 def is_byte(kind: str, token_id: int) -> bool:
-    return kind == "llama" and (tokenizer_of(kind).id_to_token(token_id) or "").startswith("<0x")
+    return kind in BYTE_FALLBACK and (tokenizer_of(kind).id_to_token(token_id) or "").startswith("<0x")
 
 
 def skipped_of(kind: str, skip: bool) -> set[int]:
