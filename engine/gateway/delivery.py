@@ -80,14 +80,14 @@ class Delivery:
         elif request.stream:
             await self._stream(request, writer)
         else:
-            await self._answer(request, writer)
+            await self._answer(writer)
 
     async def _refuse(self, error: ApiError) -> None:
         self._state.finish(error.status)
         await self._exchange.respond(error.status, error.body(), error.headers.items())
 
-    async def _answer(self, request: GenerationRequest, writer: ResponseWriter) -> None:
-        body = writer.whole(self._state.take(), request.return_token_ids)
+    async def _answer(self, writer: ResponseWriter) -> None:
+        body = writer.whole(self._state.take())
         self._state.finish(200)
         await self._exchange.respond(200, body)
 
@@ -95,8 +95,7 @@ class Delivery:
         self._state.committed = True
         await self._exchange.start(200, _STREAM_HEADERS)
         while not self._state.abort_reason:
-            pieces = self._state.take()
-            events = writer.events(pieces, request.return_token_ids, request.include_usage)
+            events = writer.events(self._state.take())
             if self._state.over:
                 self._state.finish(200)
                 await self._write(events + self._tail(request, writer), last=True)
@@ -108,7 +107,7 @@ class Delivery:
     def _tail(self, request: GenerationRequest, writer: ResponseWriter) -> bytes:
         if self._state.failure is not None:
             return b"data: " + self._state.failure.body() + b"\n\n" + DONE
-        return (writer.usage_event() if request.include_usage else b"") + DONE
+        return (writer.usage_event() if request.options.usage else b"") + DONE
 
     # --- slow readers
 
