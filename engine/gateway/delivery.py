@@ -22,6 +22,8 @@ STUCK_AFTER_S = 300.0
 """… and for this long in any case: the reader is aborted then."""
 MUCH_PENDING_BYTES = 256 << 10
 """About twenty thousand tokens with their ids."""
+LARGE_ANSWER_BYTES = 4 << 20
+"""Answers with more in them than this are written in a thread, so that the event loop goes on."""
 ENDED_GRACE_S = 1.0
 """How long a write that is held up may outlast the end of its request."""
 
@@ -87,8 +89,14 @@ class Delivery:
         await self._exchange.respond(error.status, error.body(), error.headers.items())
 
     async def _answer(self, writer: ResponseWriter) -> None:
-        body = writer.whole(self._state.take())
-        self._state.finish(200)
+        large = self._state.pending_bytes > LARGE_ANSWER_BYTES
+        pieces = self._state.take()
+        if large:
+            self._state.finish(200)  # before others get a turn, who could end the request otherwise
+            body = await asyncio.to_thread(writer.whole, pieces)
+        else:
+            body = writer.whole(pieces)
+            self._state.finish(200)
         await self._exchange.respond(200, body)
 
     async def _stream(self, request: GenerationRequest, writer: ResponseWriter) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import threading
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.gateway import delivery
 from engine.gateway.answer_options import AnswerOptions
 from engine.gateway.best_of import choose_best
 from engine.gateway.logprobs import (
@@ -23,6 +26,7 @@ from engine.gateway.logprobs import (
     prompt_offsets,
 )
 from engine.gateway.pieces import Piece
+from engine.gateway.responses import ResponseWriter
 from engine.messages import Submit, TextLogprob, TokenTextLogprobs
 from telemetry.events import FinishReason, RequestFinished
 from tests.gateway.rig import FakeReplica, Rig, answer_with_logprobs, events, increment, likely, said
@@ -233,6 +237,23 @@ async def test_prompt_logprobs_stand_in_the_choice_or_at_the_top_of_a_chat(telli
     assert chat["prompt_logprobs"] == [None, {"98": {"logprob": -0.5, "rank": 1, "decoded_token": "b"}}]
     assert "prompt_logprobs" not in chat["choices"][0]
     assert "prompt_logprobs" not in (await telling.complete()).json()["choices"][0]
+
+
+async def test_a_large_answer_is_written_beside_the_event_loop(telling: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = (await telling.complete(logprobs=20, n=2)).json()["choices"]
+    writers: list[int] = []
+    whole = ResponseWriter.whole
+
+    def noted(self: ResponseWriter, pieces: Sequence[Piece]) -> bytes:
+        writers.append(threading.get_ident())
+        return whole(self, pieces)
+
+    monkeypatch.setattr(ResponseWriter, "whole", noted)
+    monkeypatch.setattr(delivery, "LARGE_ANSWER_BYTES", 10_000)
+    assert (await telling.complete(logprobs=20, n=2)).json()["choices"] == small
+    await telling.complete(logprobs=0)
+    large, usual = writers
+    assert large != threading.get_ident() == usual
 
 
 # --- echo
