@@ -29,17 +29,14 @@ class PromptReader:
         self._pieces = pieces
         self._texts = logprobs
         self._told = False
-        self._read_up_to = 0
         self._logprobs: list[TokenTextLogprobs] = []
         if start.params.prompt_logprobs is not None:
             self._logprobs.append(logprobs.unknown(start.prompt_token_ids[0]))
-            self._read_up_to = 1
 
     def read(self, message: PromptLogprobs) -> None:
         """The next part. It is put into words at once, so that a long prompt's work is spread over its chunks."""
         ids = self._start.prompt_token_ids[message.start : message.start + len(message.items)]
         self._logprobs += [self._texts.read(i, item) for i, item in zip(ids, message.items, strict=True)]
-        self._read_up_to = message.start + len(message.items)
 
     def introduce(self) -> Introduction:
         """The prompt at the first call, `TOLD` at later ones."""
@@ -47,7 +44,7 @@ class PromptReader:
             return TOLD
         self._told = True
         start = self._start
-        self._texts.pass_over(start.prompt_token_ids[self._read_up_to :])
+        self._texts.pass_over(start.prompt_token_ids)
         logprobs, self._logprobs = self._logprobs, []
         return Introduction(start.prompt_token_ids, start.cached_tokens, self._text(), logprobs)
 
