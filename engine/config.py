@@ -80,6 +80,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: Annotated[
         float, Meta(ge=0, le=86_400), doc("Seconds that running requests get to finish after SIGTERM")
     ] = 30.0
+    request_timeout: Annotated[
+        float, Meta(ge=0, le=86_400), doc("Seconds that a request may take, then 504; 0: no limit")
+    ] = 0.0
     telemetry: Annotated[OnOff, doc("Spans, metrics, token log and store (health and gauges stay)")] = "on"
     token_log: Annotated[Literal["off", "ids", "full"], doc("Token log: none, ids, or ids and text")] = "ids"
     otlp_endpoint: Annotated[

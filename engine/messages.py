@@ -327,8 +327,8 @@ class Increment(msgspec.Struct, array_like=True, frozen=True):
     ``token_ids`` are the ids behind this increment (text may be held back for a stop string or a split
     character and come later). With ``finish_reason`` it is the sequence's last. Prompt ids and cached
     tokens come with the first increment of each sequence, and with them, where asked for, the prompt's text
-    (``echo``) and its log probabilities (for every prompt token but the first). ``logprobs`` belong to
-    ``token_ids``, one by one, where asked for.
+    (``echo``) and its log probabilities, an item for every prompt token (the first one has none: its rank is 0).
+    ``logprobs`` belong to ``token_ids``, one by one, where asked for.
     """
 
     request_id: str

@@ -22,7 +22,16 @@ SECTIONS = {
         "max_model_len",
         "cache_dir",
     ),
-    "Server": ("host", "port", "dashboard_port", "api_key", "operator_token", "max_body_bytes", "drain_timeout"),
+    "Server": (
+        "host",
+        "port",
+        "dashboard_port",
+        "api_key",
+        "operator_token",
+        "max_body_bytes",
+        "request_timeout",
+        "drain_timeout",
+    ),
     "Engine": (
         "replicas",
         "max_num_seqs",

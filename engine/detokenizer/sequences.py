@@ -7,9 +7,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.detokenizer.incremental import DetokenizerFactory, IncrementalDetokenizer
+from engine.detokenizer.incremental import start_detokenizer
+from engine.detokenizer.introduction import Introduction, PromptReader
+from engine.detokenizer.logprob_texts import LogprobTexts
+from engine.detokenizer.pieces import Pieces
 from engine.detokenizer.stop_strings import Piece, StopMatcher
-from engine.messages import Increment, SequenceEnd, SequenceStart, StepTokens
+from engine.messages import (
+    Increment,
+    PromptLogprobs,
+    SequenceEnd,
+    SequenceStart,
+    StepTokens,
+    TokenLogprobs,
+    TokenTextLogprobs,
+)
 from telemetry.events import FinishReason, SequenceDetokenized
 
 
@@ -24,8 +35,8 @@ class StepText(msgspec.Struct):
 class Sequences:
     """The sequences whose tokens are expected."""
 
-    def __init__(self, factory: DetokenizerFactory) -> None:
-        self._factory = factory
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
         self._live: dict[int, _Sequence] = {}
 
     def __len__(self) -> int:
@@ -33,12 +44,17 @@ class Sequences:
 
     def start(self, start: SequenceStart) -> None:
         """Expect tokens of a sequence."""
-        detokenizer = self._factory.start(start.prompt_token_ids, start.params.skip_special_tokens)
-        self._live[start.seq_id] = _Sequence(start, detokenizer)
+        self._live[start.seq_id] = _Sequence(start, self._pieces)
 
     def forget(self, of_gateway: Callable[[int], bool]) -> None:
         """Drop the sequences of the gateway incarnations for which `of_gateway` is true."""
         self._live = {i: sequence for i, sequence in self._live.items() if not of_gateway(sequence.start.gateway)}
+
+    def note_prompt(self, message: PromptLogprobs) -> None:
+        """Log probabilities of a part of a prompt; they go out with the sequence's first increment."""
+        sequence = self._live.get(message.seq_id)
+        if sequence is not None:
+            sequence.prompt.read(message)
 
     def step(self, step: StepTokens) -> StepText:
         """One increment per token, in order. Tokens of sequences that are over are left out."""
@@ -46,12 +62,13 @@ class Sequences:
         text = StepText([], [], [])
         sequences: list[_Sequence] = []
         over: list[_Sequence] = []
-        for seq_id, token_id, finish in zip(step.seq_ids, step.token_ids, step.finish, strict=True):
+        for i, (seq_id, token_id, finish) in enumerate(zip(step.seq_ids, step.token_ids, step.finish, strict=True)):
             sequence = self._live.get(seq_id)
             if sequence is None:
                 continue
             sequences.append(sequence)
-            increment = sequence.push(token_id, FinishReason(finish) if finish else None, step.sampled_ns)
+            reason = FinishReason(finish) if finish else None
+            increment = sequence.push(token_id, reason, step.sampled_ns, step.logprobs.get(i))
             text.increments.append(increment)
             if increment.finish_reason is not None:
                 over.append(self._live.pop(seq_id))
@@ -73,34 +90,42 @@ class Sequences:
 class _Sequence:
     """Text and stop strings of one sequence."""
 
-    def __init__(self, start: SequenceStart, detokenizer: IncrementalDetokenizer) -> None:
+    def __init__(self, start: SequenceStart, pieces: Pieces) -> None:
         params = start.params
         self.start = start
         self.busy_ns = 0
-        self._detokenizer = detokenizer
+        self._logprobs = LogprobTexts(pieces, pieces.skipped(params.skip_special_tokens))
+        self.prompt = PromptReader(start, pieces, self._logprobs)
+        self._detokenizer = start_detokenizer(pieces, start.prompt_token_ids, params.skip_special_tokens)
         self._stops = StopMatcher(params.stop, params.include_stop_str) if params.stop else None
         self._tokens = 0
         self._stop = ""
         self._first_ns = 0
-        self._introduced = False  # whether the gateway has the prompt's ids
 
-    def push(self, token_id: int, finish: FinishReason | None, sampled_ns: int) -> Increment:
+    def push(
+        self, token_id: int, finish: FinishReason | None, sampled_ns: int, logprobs: TokenLogprobs | None
+    ) -> Increment:
         """One token, the last one if `finish` is given."""
         if not self._tokens:
             self._first_ns = time.monotonic_ns()
         self._tokens += 1
-        # A token that ends the sequence by its id makes no text.
-        piece = Piece("") if finish is FinishReason.STOP else self._read(self._detokenizer.push(token_id))
+        ends_by_id = finish is FinishReason.STOP  # such a token makes no text
+        piece = Piece("") if ends_by_id else self._read(self._detokenizer.push(token_id))
         if finish is not None and not piece.stop:
             piece = self._read_to_end(piece.text)
+        stop_reason: str | int | None = piece.stop or None
         if piece.stop:
-            return self._increment(piece.text, [token_id], sampled_ns, FinishReason.STOP, piece.stop)
-        by_id = finish is FinishReason.STOP and token_id in self.start.params.stop_token_ids
-        return self._increment(piece.text, [token_id], sampled_ns, finish, token_id if by_id else None)
+            finish = FinishReason.STOP
+        elif ends_by_id and token_id in self.start.params.stop_token_ids:
+            stop_reason = token_id
+        introduction = self.prompt.introduce()
+        texts = [] if logprobs is None else [self._logprobs.read(token_id, logprobs, ends_by_id)]
+        return self._increment(introduction, piece.text, [token_id], texts, sampled_ns, finish, stop_reason)
 
     def end(self, end: SequenceEnd) -> Increment:
         """The end without a token."""
-        return self._increment(self._read_to_end("").text, [], 0, end.finish_reason, None, end.error)
+        text = self._read_to_end("").text
+        return self._increment(self.prompt.introduce(), text, [], [], 0, end.finish_reason, None, end.error)
 
     def record(self) -> SequenceDetokenized:
         """For the journal."""
@@ -133,16 +158,16 @@ class _Sequence:
 
     def _increment(
         self,
+        introduction: Introduction,
         text: str,
         token_ids: list[int],
+        logprobs: list[TokenTextLogprobs],
         sampled_ns: int,
         finish: FinishReason | None,
         stop_reason: str | int | None,
         error: str = "",
     ) -> Increment:
         start = self.start
-        introduction = None if self._introduced else start.prompt_token_ids
-        self._introduced = True
         return Increment(
             request_id=start.request_id,
             gateway=start.gateway,
@@ -153,8 +178,11 @@ class _Sequence:
             finish_reason=finish,
             stop_reason=stop_reason,
             error=error,
-            prompt_token_ids=introduction,
-            cached_tokens=0 if introduction is None else start.cached_tokens,
+            prompt_token_ids=introduction.token_ids,
+            cached_tokens=introduction.cached_tokens,
+            prompt_text=introduction.text,
+            prompt_logprobs=introduction.logprobs,
+            logprobs=logprobs,
         )
 
 

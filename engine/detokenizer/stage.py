@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.detokenizer.incremental import DetokenizerFactory
+from engine.detokenizer.pieces import Pieces
 from engine.detokenizer.sequences import Sequences
 from engine.gateway_link import GatewayLink
 from engine.messages import (
@@ -12,6 +12,7 @@ from engine.messages import (
     Directory,
     Increment,
     Increments,
+    PromptLogprobs,
     Refused,
     SequenceEnd,
     SequenceStart,
@@ -36,7 +37,7 @@ class DetokenizerStage(SyncStage):
     def start(self) -> dict[str, str]:
         """Load the vocabulary."""
         tokenizer = load_tokenizer(Path(self.context.run.model.path))
-        self._sequences = Sequences(DetokenizerFactory(tokenizer))
+        self._sequences = Sequences(Pieces(tokenizer))
         return {}
 
     def on_directory(self, directory: Directory) -> None:
@@ -54,6 +55,8 @@ class DetokenizerStage(SyncStage):
                     self._on_step(message)
                 case SequenceStart():
                     self._sequences.start(message)
+                case PromptLogprobs():
+                    self._sequences.note_prompt(message)
                 case SequenceEnd():
                     increment, record = self._sequences.end(message)
                     self._send([increment], [] if record is None else [record])

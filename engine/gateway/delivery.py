@@ -22,6 +22,8 @@ STUCK_AFTER_S = 300.0
 """… and for this long in any case: the reader is aborted then."""
 MUCH_PENDING_BYTES = 256 << 10
 """About twenty thousand tokens with their ids."""
+LARGE_ANSWER_BYTES = 4 << 20
+"""Answers with more in them than this are written in a thread, so that the event loop goes on."""
 ENDED_GRACE_S = 1.0
 """How long a write that is held up may outlast the end of its request."""
 
@@ -80,23 +82,28 @@ class Delivery:
         elif request.stream:
             await self._stream(request, writer)
         else:
-            await self._answer(request, writer)
+            await self._answer(writer)
 
     async def _refuse(self, error: ApiError) -> None:
         self._state.finish(error.status)
         await self._exchange.respond(error.status, error.body(), error.headers.items())
 
-    async def _answer(self, request: GenerationRequest, writer: ResponseWriter) -> None:
-        body = writer.whole(self._state.take(), request.return_token_ids)
-        self._state.finish(200)
+    async def _answer(self, writer: ResponseWriter) -> None:
+        large = self._state.pending_bytes > LARGE_ANSWER_BYTES
+        pieces = self._state.take()
+        if large:
+            self._state.finish(200)  # before others get a turn, who could end the request otherwise
+            body = await asyncio.to_thread(writer.whole, pieces)
+        else:
+            body = writer.whole(pieces)
+            self._state.finish(200)
         await self._exchange.respond(200, body)
 
     async def _stream(self, request: GenerationRequest, writer: ResponseWriter) -> None:
         self._state.committed = True
         await self._exchange.start(200, _STREAM_HEADERS)
         while not self._state.abort_reason:
-            pieces = self._state.take()
-            events = writer.events(pieces, request.return_token_ids, request.include_usage)
+            events = writer.events(self._state.take())
             if self._state.over:
                 self._state.finish(200)
                 await self._write(events + self._tail(request, writer), last=True)
@@ -108,7 +115,7 @@ class Delivery:
     def _tail(self, request: GenerationRequest, writer: ResponseWriter) -> bytes:
         if self._state.failure is not None:
             return b"data: " + self._state.failure.body() + b"\n\n" + DONE
-        return (writer.usage_event() if request.include_usage else b"") + DONE
+        return (writer.usage_event() if request.options.usage else b"") + DONE
 
     # --- slow readers
 

@@ -7,6 +7,7 @@ import msgspec
 INVALID_REQUEST = "invalid_request_error"
 RATE_LIMIT = "rate_limit_error"
 SERVER = "server_error"
+TIMEOUT = "timeout"
 
 
 class ApiError(Exception):
@@ -83,6 +84,11 @@ def overloaded(what: str) -> ApiError:
 def unavailable(message: str, code: str) -> ApiError:
     """503: the server cannot do it now, but will again."""
     return ApiError(503, message, SERVER, code=code, headers={"retry-after": "1"})
+
+
+def deadline_exceeded(timeout_s: float) -> ApiError:
+    """504: the request took longer than it may."""
+    return ApiError(504, f"the request was not done within {timeout_s:g} s", TIMEOUT, code="deadline_exceeded")
 
 
 def internal_error(message: str = "internal error", code: str = "internal_error") -> ApiError:

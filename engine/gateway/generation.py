@@ -22,7 +22,7 @@ from engine.gateway.exchange import Exchange
 from engine.gateway.generation_request import GenerationRequest
 from engine.gateway.prompts import ContextLimit
 from engine.gateway.requests import CLIENT_GONE, RequestState
-from engine.gateway.responses import ResponseShape, ResponseWriter
+from engine.gateway.responses import ResponseHead, ResponseShape, ResponseWriter
 from engine.gateway.service import Service
 from telemetry.events import RequestReceived, ResponseSent
 
@@ -81,15 +81,22 @@ class GenerationEndpoint:
 
     def _submit(self, exchange: Exchange, state: RequestState, request: GenerationRequest) -> None:
         self._service.check_model(request.model)
-        state.expect(request.num_sequences, request.stream)
+        state.expect(request.num_sequences, request.stream, request.options.prompt_only)
+        self._set_deadline(exchange, state, request)
         engine = self._service.engine
         tokens = request.estimated_tokens(self._service.limit.tokens)
         engine.submit(state, request.submit(exchange.request_id, engine.gateway), tokens, request.num_sequences)
 
     def _writer(self, exchange: Exchange, request: GenerationRequest) -> ResponseWriter:
         response_id = self._shape.id_prefix + exchange.request_id.removeprefix("req-")
-        created = exchange.wall_ns // 1_000_000_000
-        return ResponseWriter(self._shape, response_id, created, self._service.model, request.n)
+        head = ResponseHead(response_id, exchange.wall_ns // 1_000_000_000, self._service.model)
+        return ResponseWriter(self._shape, head, request.options, request.prompts.texts)
+
+    def _set_deadline(self, exchange: Exchange, state: RequestState, request: GenerationRequest) -> None:
+        """The shorter of the client's patience and the server's own counts from the request's arrival."""
+        limits = [s for s in (request.timeout_s, self._service.config.request_timeout) if s]
+        if limits:
+            state.set_deadline(min(limits), exchange.received_ns)
 
     def _received(self, exchange: Exchange, request: GenerationRequest | None) -> RequestReceived:
         return RequestReceived(

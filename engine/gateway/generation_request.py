@@ -6,53 +6,73 @@ from typing import Any
 
 import msgspec
 
+from engine.gateway.answer_options import AnswerOptions
 from engine.gateway.errors import bad_request
 from engine.gateway.prompts import ContextLimit, Prompts, read_chat, read_prompt
+from engine.gateway.sampling import read_sampling
 from engine.gateway.schemas import ChatBody, CompletionBody, GenerationBody, decode
 from engine.messages import SamplingParams, Submit
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; a chat answer may take what room is left."""
-GREEDY_BELOW = 1e-4
-"""Temperatures up to this one mean 0: the quotient would only overflow."""
 MAX_SEQUENCES = 256
 """Prompts times choices of one request."""
+MAX_LOGPROBS_TOLD = 1_000_000
+"""Log probabilities that one response may hold: some 250 MB while it is put together."""
 
 _CONTENT_FIELDS = frozenset({"model", "prompt", "messages"})
 
 
-class GenerationRequest(msgspec.Struct, frozen=True):
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``given`` holds the parameters that the client sent, for the record."""
 
     model: str
     prompts: Prompts
-    n: int
     params: SamplingParams
+    options: AnswerOptions
     stream: bool
-    include_usage: bool
-    return_token_ids: bool
     given: dict[str, object]
+    priority: int = 0
+    cache_salt: str = ""
+    timeout_s: float | None = None
 
     @property
     def num_sequences(self) -> int:
-        """One for each (prompt, choice)."""
-        return self.prompts.count * self.n
+        """One for each prompt and choice, and those from which the best are chosen."""
+        return self.prompts.count * self.options.best_of
 
     def estimated_tokens(self, longest_sequence: int) -> int:
         """Prompt and answer tokens of all sequences, as far as can be told before tokenization."""
         answer = self.params.max_tokens or longest_sequence
-        return self.n * sum(min(prompt + answer, longest_sequence) for prompt in self.prompts.estimated_tokens())
+        per_choice = sum(min(prompt + answer, longest_sequence) for prompt in self.prompts.estimated_tokens())
+        return self.options.best_of * per_choice
 
     def submit(self, request_id: str, gateway: int) -> Submit:
         """The message that carries it into the engine."""
-        prompts = self.prompts
-        return Submit(request_id, gateway, self.n, self.params, prompts.texts, prompts.token_ids, prompts.chat)
+        return Submit(
+            request_id=request_id,
+            gateway=gateway,
+            n=self.options.best_of,
+            params=self.params,
+            texts=self.prompts.texts,
+            token_ids=self.prompts.token_ids,
+            chat=self.prompts.chat,
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+        )
 
 
 def read_completion(body: bytes, limit: ContextLimit) -> GenerationRequest:
     """Check a body of ``/v1/completions``. Raises ApiError 400."""
     decoded = decode(body, CompletionBody)
-    return _request(decoded, read_prompt(decoded.prompt), decoded.max_tokens or COMPLETION_MAX_TOKENS, limit)
+    if decoded.logprobs is True:
+        raise bad_request("logprobs: a whole number between 0 and 20 is needed, got true", "logprobs", "invalid_value")
+    logprobs = None if decoded.logprobs is False else decoded.logprobs
+    max_tokens = COMPLETION_MAX_TOKENS if decoded.max_tokens is None else decoded.max_tokens
+    if not max_tokens and not decoded.echo:
+        raise bad_request("max_tokens: 0 is only for echo; at least 1 is needed", "max_tokens", "invalid_value")
+    options = _options(decoded, logprobs, echo=bool(decoded.echo), prompt_only=not max_tokens)
+    return _request(decoded, read_prompt(decoded.prompt), max_tokens, options, limit)
 
 
 def read_chat_completion(body: bytes, limit: ContextLimit) -> GenerationRequest:
@@ -63,46 +83,77 @@ def read_chat_completion(body: bytes, limit: ContextLimit) -> GenerationRequest:
         raise bad_request(
             "max_completion_tokens: differs from max_tokens, which means the same", "max_completion_tokens"
         )
-    return _request(decoded, read_chat(decoded.messages), newer or older, limit)
+    if decoded.top_logprobs and not decoded.logprobs:
+        raise bad_request("top_logprobs: only with logprobs true", "top_logprobs")
+    options = _options(decoded, (decoded.top_logprobs or 0) if decoded.logprobs else None)
+    return _request(decoded, read_chat(decoded.messages), newer or older, options, limit)
 
 
-def _request(body: GenerationBody, prompts: Prompts, max_tokens: int | None, limit: ContextLimit) -> GenerationRequest:
+def _options(
+    body: GenerationBody, logprobs: int | None, echo: bool = False, prompt_only: bool = False
+) -> AnswerOptions:
     n = body.n or 1
-    stream = bool(body.stream)
-    if body.best_of not in (None, n):
-        raise bad_request("best_of: only the same number as n is supported", "best_of", "unsupported_parameter")
-    if body.stream_options is not None and not stream:
+    best_of = body.best_of or n
+    if best_of < n:
+        raise bad_request(f"best_of: {best_of} is less than n, {n}", "best_of")
+    if best_of > n and body.stream:
+        raise bad_request("best_of: more than n cannot be streamed: the best is known only at the end", "best_of")
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("prompt_logprobs: not with stream true", "prompt_logprobs")
+    if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options: only with stream true", "stream_options")
-    if prompts.count * n > MAX_SEQUENCES:
-        raise bad_request(f"n: {prompts.count} prompts times {n} choices are more than {MAX_SEQUENCES}", "n")
+    return AnswerOptions(
+        n=n,
+        best_of=best_of,
+        echo=echo,
+        prompt_only=prompt_only,
+        logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+
+
+def _request(
+    body: GenerationBody, prompts: Prompts, max_tokens: int | None, options: AnswerOptions, limit: ContextLimit
+) -> GenerationRequest:
+    choices = options.best_of
+    if prompts.count * choices > MAX_SEQUENCES:
+        field = "n" if choices == options.n else "best_of"
+        raise bad_request(f"{field}: {prompts.count} prompts times {choices} are more than {MAX_SEQUENCES}", field)
     limit.check(prompts)
+    params = read_sampling(body, max_tokens, options)
+    _check_logprobs(prompts, params, options, limit)
     return GenerationRequest(
         model=body.model,
         prompts=prompts,
-        n=n,
-        params=_sampling(body, max_tokens),
-        stream=stream,
-        include_usage=bool(body.stream_options and body.stream_options.include_usage),
-        return_token_ids=bool(body.return_token_ids),
+        params=params,
+        options=options,
+        stream=bool(body.stream),
         given=_given(body),
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        timeout_s=body.timeout,
     )
 
 
-def _sampling(body: GenerationBody, max_tokens: int | None) -> SamplingParams:
-    temperature = 1.0 if body.temperature is None else body.temperature
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=0.0 if temperature <= GREEDY_BELOW else temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(body.top_k or 0, 0),
-        seed=body.seed,
-        stop=stop,
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        ignore_eos=bool(body.ignore_eos),
-        include_stop_str=bool(body.include_stop_str_in_output),
-        skip_special_tokens=body.skip_special_tokens is not False,
-    )
+def _check_logprobs(prompts: Prompts, params: SamplingParams, options: AnswerOptions, limit: ContextLimit) -> None:
+    """Refuse what would take more memory than one request may, whatever the prompts' tokens are."""
+    count = 0
+    if params.logprobs is not None:
+        answer = min(params.max_tokens or limit.tokens, limit.tokens)
+        count += prompts.count * answer * (params.logprobs + 1)
+    if params.prompt_logprobs is not None:
+        count += sum(prompts.most_tokens(limit.tokens)) * (params.prompt_logprobs + 1)
+    count *= options.best_of
+    if count > MAX_LOGPROBS_TOLD:
+        asked = {"logprobs": options.logprobs, "prompt_logprobs": options.prompt_logprobs, "best_of": options.best_of}
+        field = next(name for name, value in asked.items() if value is not None)
+        raise bad_request(
+            f"{field}: this may take {count} log probabilities, more than {MAX_LOGPROBS_TOLD}; "
+            "ask for fewer alternatives, choices, prompts or tokens",
+            field,
+        )
 
 
 def _given(body: GenerationBody) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from engine.messages import ChatMessage
 MAX_PROMPTS = 256
 _CHARS_PER_TOKEN = 4
 """A usual value for English text; only for the estimate of what a request will take."""
+_BYTES_PER_CHAR = 4
+"""UTF-8's most."""
 
 _Texts = Annotated[list[str], Meta(max_length=MAX_PROMPTS)]
 _Ids = list[TokenId]
@@ -45,6 +47,14 @@ class Prompts(msgspec.Struct, frozen=True):
         if self.token_ids:
             return [len(ids) for ids in self.token_ids]
         return [chars // _CHARS_PER_TOKEN + 1 for chars in self.text_chars()]
+
+    def most_tokens(self, longest: int) -> list[int]:
+        """Tokens that each prompt can have at most: no token is shorter than a byte, and `longest` fits."""
+        if self.chat:
+            return [longest]
+        if self.token_ids:
+            return [len(ids) for ids in self.token_ids]
+        return [min(_BYTES_PER_CHAR * len(text) + 1, longest) for text in self.texts]
 
     def text_chars(self) -> list[int]:
         """Characters of each prompt; of a chat without those that the template adds."""

@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-import msgspec
-
-from engine.gateway.errors import ApiError, internal_error
+from engine.gateway.errors import ApiError, deadline_exceeded, internal_error
+from engine.gateway.pieces import Piece, SequenceNews, pending_bytes, without_answer
 from engine.messages import Increment
 from engine.process import Journal
 from telemetry.events import FinishReason, FirstIncrement, RequestFinished, SequenceDelivered
 
 _ASCENDING = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
-
-_TOKEN_ID_BYTES = 8
 
 CLIENT_GONE = "client_disconnected"
 SLOW_READER = "slow_reader"
@@ -27,60 +24,6 @@ _ABORT_MESSAGES = {
     CLIENT_GONE: "the client closed the connection",
     SLOW_READER: "the client read too slowly",
 }
-
-
-class Piece(msgspec.Struct):
-    """News of one sequence for the client: all increments since the last piece, put together.
-
-    ``prompt_token_ids`` and ``cached_tokens`` come with the sequence's first piece.
-    """
-
-    index: int
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-    stop_reason: str | int | None
-    prompt_token_ids: list[int] | None
-    cached_tokens: int
-
-
-class _Sequence:
-    """What is known of one sequence, and what of it has not been taken yet."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.texts: list[str] = []
-        self.token_ids: list[int] = []
-        self.prompt_token_ids: list[int] | None = None
-        self.cached_tokens = 0
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | int | None = None
-        self.delivered_tokens = 0
-        self.has_news = False
-
-    def add(self, increment: Increment) -> None:
-        self.has_news = True
-        self.texts.append(increment.text)
-        self.token_ids.extend(increment.token_ids)
-        if increment.prompt_token_ids is not None:
-            self.prompt_token_ids = increment.prompt_token_ids
-            self.cached_tokens = increment.cached_tokens
-        self.finish_reason = increment.finish_reason
-        self.stop_reason = increment.stop_reason
-
-    def take(self) -> Piece:
-        piece = Piece(
-            self.index,
-            "".join(self.texts),
-            self.token_ids,
-            self.finish_reason,
-            self.stop_reason,
-            self.prompt_token_ids,
-            self.cached_tokens,
-        )
-        self.delivered_tokens += len(self.token_ids)
-        self.texts, self.token_ids, self.prompt_token_ids, self.has_news = [], [], None, False
-        return piece
 
 
 class RequestState:
@@ -95,15 +38,21 @@ class RequestState:
         self.first_increment_ns = 0
         self.pending_bytes = 0  # what was offered and not taken, roughly
         self._journal = journal
-        self._sequences: list[_Sequence] = []
+        self._sequences: list[SequenceNews] = []
         self._unfinished = 0
         self._wakes_on_news = False
+        self._prompt_only = False
         self._wake = asyncio.Event()
+        self._deadline: asyncio.TimerHandle | None = None
 
-    def expect(self, num_sequences: int, stream: bool) -> None:
-        """The request is a good one, with so many sequences. Only a stream is woken before the end."""
+    def expect(self, num_sequences: int, stream: bool, prompt_only: bool = False) -> None:
+        """The request is a good one, with so many sequences. Only a stream is woken before the end.
+
+        With `prompt_only` no token of an answer is passed on.
+        """
         self._wakes_on_news = stream
-        self._sequences = [_Sequence(i) for i in range(num_sequences)]
+        self._prompt_only = prompt_only
+        self._sequences = [SequenceNews(i) for i in range(num_sequences)]
         self._unfinished = num_sequences
 
     @property
@@ -140,8 +89,10 @@ class RequestState:
             self.fail(internal_error(increment.error or "the engine failed", "engine_error"))
             return
         self._note_first()
+        if self._prompt_only:
+            increment = without_answer(increment)
         sequence.add(increment)
-        self.pending_bytes += len(increment.text) + _TOKEN_ID_BYTES * len(increment.token_ids)
+        self.pending_bytes += pending_bytes(increment)
         self._unfinished -= increment.finish_reason is not None
         if self._wakes_on_news or not self._unfinished:
             self._wake.set()
@@ -160,12 +111,18 @@ class RequestState:
         self.abort_reason = reason
         self._wake.set()
 
+    def set_deadline(self, timeout_s: float, since_ns: int) -> None:
+        """The request fails if it has not ended so long after `since_ns` (monotonic)."""
+        left_s = timeout_s - (time.monotonic_ns() - since_ns) / 1e9
+        error = deadline_exceeded(timeout_s)
+        self._deadline = asyncio.get_running_loop().call_later(max(left_s, 0), self.fail, error)
+
     def restart(self) -> None:
         """Forget what came, to run the request again. Raises RuntimeError when some of it was written."""
         if self.committed or self.finished:
             raise RuntimeError(f"{self.request_id} has been answered in part")
         self.pending_bytes = 0
-        self.expect(len(self._sequences), self._wakes_on_news)
+        self.expect(len(self._sequences), self._wakes_on_news, self._prompt_only)
 
     def _note_first(self) -> None:
         if not self.first_increment_ns:
@@ -198,6 +155,8 @@ class RequestState:
         if self.finished or not self.over:
             raise RuntimeError(f"{self.request_id} {'has ended already' if self.finished else 'still runs'}")
         self.finished = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         error_type, message = self._blame()
         self._journal.append(
             RequestFinished(

@@ -23,6 +23,12 @@ MAX_STOP_CHARS = 1000
 MAX_STOP_TOKEN_IDS = 128
 MAX_NAME_CHARS = 256
 MAX_USER_CHARS = 1000
+MAX_LOGPROBS = 20
+MAX_BIASES = 1024
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 200
+MAX_SALT_CHARS = 256
+MAX_TIMEOUT_S = 86_400
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_TOKEN_ID = 2**31 - 1
@@ -31,6 +37,10 @@ TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 Count = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 
 Body = TypeVar("Body", bound="StrictBody")
 
@@ -54,38 +64,38 @@ class GenerationBody(StrictBody, kw_only=True):
     """What completions and chat completions have in common."""
 
     model: Name
-    max_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)] | None = None
     seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=INT64_MAX)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    prompt_logprobs: Alternatives | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     user: Annotated[str, Meta(max_length=MAX_USER_CHARS)] | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
 
-    presence_penalty: Annotated[float | None, only(0.0)] = None
-    frequency_penalty: Annotated[float | None, only(0.0)] = None
-    repetition_penalty: Annotated[float | None, only(1.0)] = None
     length_penalty: Annotated[float | None, only(1.0)] = None
-    min_p: Annotated[float | None, only(0.0)] = None
-    min_tokens: Annotated[int | None, only(0)] = None
-    priority: Annotated[int | None, only(0)] = None
-    echo: Annotated[bool | None, only(False)] = None
     use_beam_search: Annotated[bool | None, only(False)] = None
     spaces_between_special_tokens: Annotated[bool | None, only(True)] = None
-    best_of: int | None = None  # neutral when it equals n
-    logit_bias: Annotated[dict[str, float] | None, only({})] = None
-    prompt_logprobs: Annotated[Any, only()] = None
     truncate_prompt_tokens: Annotated[Any, only()] = None
     allowed_token_ids: Annotated[Any, only()] = None
-    bad_words: Annotated[Any, only([])] = None
     response_format: Annotated[Any, only({"type": "text"})] = None
     metadata: Annotated[Any, only({})] = None
     store: Annotated[bool | None, only(False)] = None
@@ -95,8 +105,10 @@ class CompletionBody(GenerationBody, kw_only=True):
     """``POST /v1/completions``."""
 
     prompt: Any = None  # text, texts, ids or lists of ids: see engine.gateway.prompts
+    max_tokens: Annotated[int, Meta(ge=0, le=INT64_MAX)] | None = None
+    echo: bool | None = None
+    logprobs: Alternatives | bool | None = None  # false, too, is what clients send for none
     suffix: Annotated[Any, only()] = None
-    logprobs: Annotated[int | bool | None, only(False)] = None
     add_special_tokens: Annotated[bool | None, only(True)] = None
 
 
@@ -121,9 +133,11 @@ class ChatBody(GenerationBody, kw_only=True):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
+    max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
-    logprobs: Annotated[bool | None, only(False)] = None
-    top_logprobs: Annotated[int | None, only(0)] = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+    echo: Annotated[bool | None, only(False)] = None
     tools: Annotated[Any, only([])] = None
     tool_choice: Annotated[Any, only("none", "auto")] = None
     functions: Annotated[Any, only([])] = None

@@ -43,7 +43,7 @@ class Limits(msgspec.Struct, frozen=True):
         """Raise RequestRefusedError for an id that is not in the vocabulary."""
         for bad in (min(ids, default=0), max(ids, default=0)):
             if not 0 <= bad < self.vocab_size:
-                message = f"token id {bad} is not in the vocabulary (0 to {self.vocab_size - 1})"
+                message = f"{param}: token id {bad} is not in the vocabulary (0 to {self.vocab_size - 1})"
                 raise RequestRefusedError(message, param, "invalid_token_id")
 
     def answer_tokens(self, prompts: Iterable[list[int]], asked: int | None) -> int:
@@ -66,3 +66,9 @@ class Limits(msgspec.Struct, frozen=True):
         else:
             limit = f"the KV cache has room for {self.longest_sequence} tokens"
         return RequestRefusedError(f"{limit}: {what}", param, "context_length_exceeded")
+
+
+def check_min_tokens(at_least: int, at_most: int) -> None:
+    """Raise RequestRefusedError when the shortest answer that is allowed is longer than the longest."""
+    if at_least > at_most:
+        raise RequestRefusedError(f"min_tokens asks for {at_least}, but at most {at_most} fit", "min_tokens")

@@ -7,9 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from tokenizers import Tokenizer
 
-from engine.messages import ChatMessage, Enqueue, IdsReply, IdsToText, SequenceSpec, Submit, TextReply, TextToIds
+from engine.messages import (
+    ChatMessage,
+    Enqueue,
+    IdsReply,
+    IdsToText,
+    SamplingParams,
+    SequenceSpec,
+    Submit,
+    TextReply,
+    TextToIds,
+)
+from engine.tokenizer.bad_words import BadWords
 from engine.tokenizer.chat_template import ChatTemplate, ChatTemplateError
-from engine.tokenizer.limits import Limits, RequestRefusedError
+from engine.tokenizer.limits import Limits, RequestRefusedError, check_min_tokens
 
 _SEEDS = 2**63
 
@@ -28,6 +39,7 @@ class RequestTokenizer:
         self._tokenizer = tokenizer
         self._template = template
         self._limits = limits
+        self._bad_words = BadWords(tokenizer)
         self._on_progress = on_progress
 
     def enqueue(self, submit: Submit) -> Enqueue:
@@ -37,14 +49,23 @@ class RequestTokenizer:
         for ids in self._prompts(submit):  # one at a time: the first bad one of many long texts ends the work
             self._limits.check_prompt(ids, param)
             prompts.append(ids)
-        max_tokens = self._limits.answer_tokens(prompts, submit.params.max_tokens)
         return Enqueue(
             request_id=submit.request_id,
             gateway=submit.gateway,
             prompts=prompts,
             sequences=_sequences(len(prompts), submit.n, submit.params.seed),
-            params=msgspec.structs.replace(submit.params, max_tokens=max_tokens),
+            params=self._complete(submit.params, prompts),
+            priority=submit.priority,
+            cache_salt=submit.cache_salt,
         )
+
+    def _complete(self, params: SamplingParams, prompts: list[list[int]]) -> SamplingParams:
+        """Check what depends on vocabulary and counts, and fill in what only they tell."""
+        self._limits.check_ids([token_id for token_id, _ in params.logit_bias], "logit_bias")
+        max_tokens = self._limits.answer_tokens(prompts, params.max_tokens)
+        check_min_tokens(params.min_tokens, max_tokens)
+        bad_word_ids = self._bad_words.ids(params.bad_words)
+        return msgspec.structs.replace(params, max_tokens=max_tokens, bad_word_ids=bad_word_ids)
 
     def ids_reply(self, request: TextToIds) -> IdsReply:
         """``POST /tokenize``."""

@@ -75,6 +75,7 @@ def test_every_setting_has_help_a_flag_and_a_variable():
         ("drain_timeout", "-1", "a number between 0 and 86400"),
         ("drain_timeout", "inf", "a number between 0 and 86400"),
         ("drain_timeout", "nan", "a number between 0 and 86400"),
+        ("request_timeout", "-1", "a number between 0 and 86400"),
         ("dtype", "int1", "is not one of bfloat16, float32"),
         ("prefix_cache", "yes", "is not one of on, off"),
         ("kv_cache_memory", "lots", "512M"),

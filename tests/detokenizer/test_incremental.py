@@ -1,71 +1,58 @@
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
-from engine.detokenizer.incremental import DetokenizerFactory
-from tests import factories
-
-KINDS = {
-    "byte level": factories.byte_level_tokenizer,
-    "llama": factories.llama_tokenizer,
-    "wordpiece": factories.wordpiece_tokenizer,
-    "metaspace": factories.metaspace_tokenizer,
-    "smollm2": factories.default_tokenizer,
-}
-EMOJI = "👩‍👩‍👧‍👦 こんにちは 你好 ďábelské 😀😃"
-
-
-@cache
-def tokenizer_of(kind: str) -> Tokenizer:
-    return KINDS[kind]()
-
-
-@cache
-def factory_of(kind: str) -> DetokenizerFactory:
-    return DetokenizerFactory(tokenizer_of(kind))
+from engine.detokenizer.incremental import start_detokenizer
+from tests.detokenizer.kinds import (
+    EMOJI,
+    KINDS,
+    ids_of,
+    in_context,
+    is_byte,
+    pieces_of,
+    skipped_of,
+    tokenizer_of,
+)
 
 
 def pieces(kind: str, prompt: list[int], ids: list[int], skip: bool = True) -> list[str]:
-    detokenizer = factory_of(kind).start(prompt, skip)
+    detokenizer = start_detokenizer(pieces_of(kind), prompt, skip)
     return [*(detokenizer.push(i) for i in ids), detokenizer.flush()]
-
-
-@cache
-def interesting_ids(kind: str) -> list[int]:
-    """Special and byte tokens first, so that random choices meet them often."""
-    size = tokenizer_of(kind).get_vocab_size()
-    rare = tokenizer_of(kind).encode(EMOJI).ids
-    return [*range(min(size, 300)), *rare, *range(0, size, 97), size + 5]
-
-
-def in_context(kind: str, prompt: list[int], ids: list[int], skip: bool) -> str:
-    """What the ids add to the text of the prompt, by decoding all at once."""
-    tokenizer = tokenizer_of(kind)
-    if kind in ("byte level", "smollm2"):
-        return tokenizer.decode(ids, skip_special_tokens=skip)
-    skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special and skip}
-    while prompt and (prompt[-1] in skipped or (tokenizer.id_to_token(prompt[-1]) or "<0x").startswith("<0x")):
-        prompt = prompt[:-1]  # bytes at the end of the prompt are not continued
-    before = tokenizer.decode(prompt, skip_special_tokens=skip)
-    whole = tokenizer.decode(prompt + ids, skip_special_tokens=skip)
-    assert whole.startswith(before)
-    return whole[len(before) :]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_increments_add_up_to_the_decoding_of_all_ids(kind, data, skip):
-    ids = st.lists(st.sampled_from(interesting_ids(kind)), max_size=12)
-    prompt, output = data.draw(ids), data.draw(ids)
-    if kind == "llama":
-        prompt = tokenizer_of(kind).encode("a").ids + prompt  # a text begins with a space that is stripped once
+    prompt, output = data.draw(ids_of(kind)), data.draw(ids_of(kind))
     assert "".join(pieces(kind, prompt, output, skip)) == in_context(kind, prompt, output, skip)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), skip=st.booleans())
+def test_without_a_broken_character_at_the_border_the_text_is_simply_the_rest(kind, data, skip):
+    prompt, output = data.draw(ids_of(kind)), data.draw(ids_of(kind))
+    tokenizer = tokenizer_of(kind)
+    before = tokenizer.decode(prompt, skip_special_tokens=skip)
+    whole = tokenizer.decode(prompt + output, skip_special_tokens=skip)
+    visible = [i for i in output if i not in skipped_of(kind, skip) and tokenizer.id_to_token(i) is not None]
+    assume(not before.endswith("\ufffd") and not (visible and is_byte(kind, visible[0])))
+    assert before + "".join(pieces(kind, prompt, output, skip)) == whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_piece_ends_within_a_character(kind, data):
+    """Random characters, in the tokens of the vocabulary or one byte after another: never U+FFFD."""
+    tokenizer = tokenizer_of(kind)
+    text = data.draw(st.text(st.sampled_from(EMOJI + "the fox.\n"), max_size=12))
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assume("\ufffd" not in tokenizer.decode(ids))
+    assert not any("\ufffd" in piece for piece in pieces(kind, [], ids))
 
 
 @pytest.mark.parametrize("kind", ["byte level", "llama", "smollm2"])
@@ -85,10 +72,26 @@ def test_spaces_in_front_of_punctuation_survive():
     assert "".join(pieces("smollm2", [], tokenizer_of("smollm2").encode(text).ids)) == text
 
 
-def test_the_space_before_the_first_word_survives():
-    tokenizer = tokenizer_of("llama")
+@pytest.mark.parametrize("kind", ["llama", "metaspace", "wordpiece"])
+def test_the_space_before_the_first_word_is_there_if_the_prompt_has_text(kind):
+    tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the fox", add_special_tokens=False).ids
-    assert "".join(pieces("llama", tokenizer.encode("see").ids, ids)) == " the fox"
+    assert "".join(pieces(kind, tokenizer.encode("dog").ids, ids)) == " the fox"
+    assert "".join(pieces(kind, [], ids)) == "the fox"
+    assert "".join(pieces(kind, [tokenizer.token_to_id("<s>")], ids)) == "the fox"
+
+
+def test_a_prompt_of_bytes_is_text_too():
+    tokenizer = tokenizer_of("llama")
+    ids = tokenizer.encode("the", add_special_tokens=False).ids
+    assert "".join(pieces("llama", [tokenizer.token_to_id("<0x41>")], ids)) == " the"
+
+
+def test_a_character_that_the_prompt_broke_off_is_not_finished_by_the_answer():
+    first, *rest = [tokenizer_of("llama").token_to_id(f"<0x{byte:02X}>") for byte in "你".encode()]
+    assert "".join(pieces("llama", [first], rest)) == "\ufffd\ufffd"
+    ids = tokenizer_of("byte level").encode("😀").ids
+    assert "\ufffd" in "".join(pieces("byte level", ids[:1], ids[1:]))
 
 
 def test_an_unfinished_character_appears_at_the_end_as_one_replacement():
@@ -103,7 +106,7 @@ def test_special_tokens_show_only_when_asked_for():
 
 
 def test_the_cost_of_a_token_does_not_grow_with_the_answer():
-    detokenizer = factory_of("llama").start([], True)
+    detokenizer = start_detokenizer(pieces_of("llama"), [], True)
     word = tokenizer_of("llama").token_to_id("▁the")
     for _ in range(10_000):
         detokenizer.push(word)

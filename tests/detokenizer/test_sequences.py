@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from engine.detokenizer.incremental import DetokenizerFactory
+from engine.detokenizer.pieces import Pieces
 from engine.detokenizer.sequences import Sequences
-from engine.messages import SamplingParams, SequenceEnd, SequenceStart, StepTokens
+from engine.messages import PromptLogprobs, SamplingParams, SequenceEnd, SequenceStart, StepTokens, TokenLogprobs
 from telemetry.events import FinishReason
+from tests.detokenizer.kinds import KINDS, ids_of, in_context, pieces_of
 from tests.factories import byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
-FACTORY = DetokenizerFactory(TOKENIZER)
+PIECES = Pieces(TOKENIZER)
 EOS = TOKENIZER.token_to_id("</s>")
 
 
@@ -18,7 +22,7 @@ def make_start(seq_id: int = 7, gateway: int = 1, **params) -> SequenceStart:
 
 
 def started(**params) -> Sequences:
-    sequences = Sequences(FACTORY)
+    sequences = Sequences(PIECES)
     sequences.start(make_start(**params))
     return sequences
 
@@ -108,7 +112,7 @@ def test_an_abort_flushes_and_ends():
 
 
 def test_the_end_of_an_unknown_sequence_is_passed_on():
-    increment, record = Sequences(FACTORY).end(SequenceEnd(9, "req-9", 1, 2, FinishReason.ERROR, "boom"))
+    increment, record = Sequences(PIECES).end(SequenceEnd(9, "req-9", 1, 2, FinishReason.ERROR, "boom"))
     assert (increment.request_id, increment.index, increment.error) == ("req-9", 2, "boom")
     assert increment.prompt_token_ids is None
     assert record is None
@@ -128,3 +132,120 @@ def test_sequences_of_a_dead_gateway_are_forgotten():
     sequences.forget(lambda gateway: gateway < 2)
     assert feed(sequences, tokens(encode("a")))[0] == []
     assert len(feed(sequences, tokens(encode("a"), seq_id=8))[0]) == 1
+
+
+# --- log probabilities and echo
+
+
+def logprobs(token_id: int) -> TokenLogprobs:
+    return TokenLogprobs(-token_id / 1000, 1, [token_id], [-token_id / 1000])
+
+
+def with_logprobs(steps: list[StepTokens]) -> list[StepTokens]:
+    return [
+        msgspec.structs.replace(step, logprobs={i: logprobs(t) for i, t in enumerate(step.token_ids)}) for step in steps
+    ]
+
+
+def test_logprobs_stand_with_their_own_token_while_text_is_held_back():
+    ids = encode("😀 END")
+    increments, _, _ = feed(started(logprobs=1, stop=("END!",)), with_logprobs(tokens(ids, "length")))
+    assert [[item.token.token_id for item in i.logprobs] for i in increments] == [i.token_ids for i in increments]
+    assert [i.logprobs[0].token.logprob for i in increments] == [-t / 1000 for t in ids]
+    assert b"".join(i.logprobs[0].token.data for i in increments).decode() == "😀 END"
+    assert increments[0].text == "" and "".join(i.text for i in increments) == "😀 END"
+
+
+def test_an_ending_token_has_a_logprob_and_no_bytes():
+    increments, _, _ = feed(started(logprobs=0, skip_special_tokens=False), with_logprobs(tokens([EOS], "stop")))
+    assert (increments[0].logprobs[0].token.text, increments[0].logprobs[0].token.data) == ("</s>", b"")
+
+
+def test_tokens_behind_a_stop_string_have_neither_ids_nor_logprobs():
+    ids = encode("abcd")
+    together = StepTokens(0, 1, [7] * 4, ids, ["", "", "", "length"], {i: logprobs(t) for i, t in enumerate(ids)})
+    increments, hits, _ = feed(started(logprobs=1, stop=("bc",)), [together])
+    assert "".join(i.text for i in increments) == "a"
+    assert [t for i in increments for t in i.token_ids] == ids[:3]
+    assert [item.token.token_id for i in increments for item in i.logprobs] == ids[:3]
+    assert hits == [7]
+
+
+def test_only_rows_that_asked_have_logprobs():
+    sequences = started()
+    sequences.start(make_start(seq_id=8, logprobs=1))
+    [a] = encode("a")
+    first, second = sequences.step(StepTokens(0, 1, [7, 8], [a, a], ["", ""], {1: logprobs(a)})).increments
+    assert (first.logprobs, len(second.logprobs)) == ([], 1)
+
+
+def prompt_start(ids: list[int], **params) -> SequenceStart:
+    return SequenceStart(7, "req-7", 1, 0, ids, 0, SamplingParams(**params))
+
+
+def test_prompt_logprobs_are_gathered_until_the_first_increment():
+    ids = encode("The fox 😀")
+    sequences = Sequences(PIECES)
+    sequences.start(prompt_start(ids, prompt_logprobs=1, echo=True))
+    for start in range(1, len(ids), 2):  # as chunks of the prefill bring them
+        sequences.note_prompt(PromptLogprobs(7, start, [logprobs(t) for t in ids[start : start + 2]]))
+    first, second = feed(sequences, tokens(encode("ab")))[0]
+    assert first.prompt_text == "The fox 😀" and first.text == "a"
+    assert [item.token.token_id for item in first.prompt_logprobs] == ids
+    assert [item.token.rank for item in first.prompt_logprobs] == [0] + [1] * (len(ids) - 1)
+    assert [item.token.logprob for item in first.prompt_logprobs][1:] == [-t / 1000 for t in ids[1:]]
+    assert b"".join(item.token.data for item in first.prompt_logprobs).decode() == first.prompt_text
+    assert (second.prompt_text, second.prompt_logprobs) == ("", [])
+
+
+def test_a_prompt_of_one_token_has_no_logprob_to_tell():
+    sequences = Sequences(PIECES)
+    sequences.start(prompt_start(encode("a"), prompt_logprobs=3))
+    [first] = feed(sequences, tokens(encode("b")))[0]
+    assert [(item.token.text, item.token.rank) for item in first.prompt_logprobs] == [("a", 0)]
+    assert first.prompt_text == ""
+
+
+def test_an_end_without_a_token_still_introduces_the_prompt():
+    sequences = Sequences(PIECES)
+    sequences.start(prompt_start(encode("ab"), echo=True))
+    increment, _ = sequences.end(SequenceEnd(7, "req-7", 1, 0, FinishReason.ABORT))
+    assert (increment.prompt_text, increment.prompt_token_ids) == ("ab", encode("ab"))
+
+
+def test_prompt_logprobs_of_a_sequence_that_is_over_are_dropped():
+    Sequences(PIECES).note_prompt(PromptLogprobs(9, 1, [logprobs(1)]))
+
+
+def test_special_tokens_of_an_echoed_prompt_are_shown_as_those_of_the_answer():
+    for skip, text in ((True, "ab"), (False, "a</s>b")):
+        sequences = Sequences(PIECES)
+        sequences.start(prompt_start(encode("a</s>b"), echo=True, skip_special_tokens=skip))
+        assert feed(sequences, tokens(encode("c")))[0][0].prompt_text == text
+
+
+# --- whole answers, on every kind of tokenizer
+
+
+def until_stop(text: str, stop: str, include: bool) -> tuple[str, str]:
+    at = text.find(stop)
+    return (text, "") if at < 0 else (text[: at + len(stop) if include else at], stop)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), skip=st.booleans(), include=st.booleans())
+def test_a_stop_string_cuts_the_text_wherever_tokens_begin(kind, data, skip, include):
+    prompt, output = data.draw(ids_of(kind, 4)), data.draw(ids_of(kind).filter(bool))
+    text = in_context(kind, prompt, output, skip)
+    begin = data.draw(st.integers(0, max(len(text) - 1, 0)))
+    stop = text[begin : begin + data.draw(st.integers(1, 6))] or "never"
+    sequences = Sequences(pieces_of(kind))
+    params = SamplingParams(stop=(stop,), include_stop_str=include, skip_special_tokens=skip)
+    sequences.start(SequenceStart(7, "req-7", 1, 0, prompt, 0, params))
+    increments, hits, [record] = feed(sequences, tokens(output, "length"))
+    expected, found = until_stop(text, stop, include)
+    assert "".join(i.text for i in increments) == expected
+    assert (increments[-1].stop_reason or "", record.stop_string) == (found, found)
+    assert increments[-1].finish_reason is (FinishReason.STOP if found else FinishReason.LENGTH)
+    assert hits == ([7] if found and len(increments) < len(output) else [])

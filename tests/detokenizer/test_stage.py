@@ -6,12 +6,14 @@ from engine.detokenizer.stage import DetokenizerStage
 from engine.messages import (
     Directory,
     Increments,
+    PromptLogprobs,
     Refused,
     SamplingParams,
     SequenceEnd,
     SequenceStart,
     StepTokens,
     StopHit,
+    TokenLogprobs,
 )
 from telemetry.events import FinishReason, SequenceDetokenized, Stage
 from telemetry.gauges import Gauge
@@ -79,3 +81,15 @@ def test_nothing_is_sent_for_a_gateway_that_is_gone(run):
     [message] = run.receive(run.gateway)
     assert [i.request_id for i in message.items] == ["req-2"]
     assert run.context.gauges.get(Gauge.SENT_GATEWAY) == 1
+
+
+def test_logprobs_of_prompt_and_answer_reach_the_gateway(run):
+    a, b = TOKENIZER.encode("ab").ids
+    likely = TokenLogprobs(-0.5, 1, [b], [-0.5])
+    begin = SequenceStart(1, "req-1", 1, 0, [a, b], 0, SamplingParams(logprobs=1, prompt_logprobs=1, echo=True))
+    run.stage.on_messages([begin, PromptLogprobs(1, 1, [likely]), StepTokens(0, 9, [1], [b], [""], {0: likely})])
+    [message] = run.receive(run.gateway)
+    [increment] = message.items
+    assert increment.prompt_text == "ab"
+    assert [item.token.token_id for item in increment.prompt_logprobs] == [a, b]
+    assert increment.logprobs[0].top[0].data == b"b"

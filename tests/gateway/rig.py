@@ -24,6 +24,8 @@ from engine.messages import (
     Increments,
     ReplicaEntry,
     Submit,
+    TextLogprob,
+    TokenTextLogprobs,
 )
 from engine.process import ProcessContext
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, control_address, inbox_address
@@ -250,3 +252,53 @@ def events(text: str) -> list[Any]:
     """The events of a stream: decoded, "DONE" for the last."""
     payloads = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return ["DONE" if p == "[DONE]" else json.loads(p) for p in payloads]
+
+
+def said(token_id: int, text: str, logprob: float, rank: int = 1, data: bytes | None = None) -> TextLogprob:
+    """A token in words."""
+    return TextLogprob(token_id, text, text.encode() if data is None else data, logprob, rank)
+
+
+def likely(token: TextLogprob, count: int | None) -> list[TokenTextLogprobs]:
+    """The log probabilities of a token as the engine gives them: `count` alternatives, None for nothing at all."""
+    others = [said(900 + i, f" alt{i}", -3.0 - i, i + 2) for i in range(count or 0)]
+    return [] if count is None else [TokenTextLogprobs(token, [token, *others][:count])]
+
+
+def answer_with_logprobs(replica: FakeReplica) -> Callable[[Submit], None]:
+    """A script like `answer_at_once` that gives prompt and answer their texts and log probabilities.
+
+    The tokens of choice k have the log probability -(k + 1) % 3 - step / 10.
+    """
+
+    def introduction(submit: Submit, prompt: int) -> dict[str, Any]:
+        text = submit.texts[prompt] if submit.texts else "ab"
+        count = submit.params.prompt_logprobs
+        first = [TokenTextLogprobs(said(1, text[:1], 0.0, 0), [])] if count is not None else []
+        rest = [item for c in text[1:] for item in likely(said(ord(c), c, -0.5), count)]
+        return {
+            "prompt_token_ids": [1, *map(ord, text[1:])],
+            "prompt_text": text if submit.params.echo else "",
+            "prompt_logprobs": first + rest,
+        }
+
+    def script(submit: Submit) -> None:
+        limit = submit.params.max_tokens or 3
+        for index in range(submit.n * max(len(submit.texts), 1)):
+            choice = index % submit.n
+            for step in range(limit):
+                token = said(step + 10, f" {step}", -((choice + 1) % 3) - step / 10)
+                replica.send(
+                    increment(
+                        submit.request_id,
+                        index,
+                        token.text,
+                        (token.token_id,),
+                        gateway=submit.gateway,
+                        logprobs=likely(token, submit.params.logprobs),
+                        finish_reason=FinishReason.LENGTH if step == limit - 1 else None,
+                        **(introduction(submit, index // submit.n) if step == 0 else {}),
+                    )
+                )
+
+    return script

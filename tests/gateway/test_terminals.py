@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config import Config
+from engine.gateway.answer_options import AnswerOptions
 from engine.gateway.delivery import Delivery
 from engine.gateway.engine_client import EngineClient
 from engine.gateway.errors import ApiError, unavailable
@@ -21,7 +22,7 @@ from engine.gateway.exchange import Exchange
 from engine.gateway.generation_request import GenerationRequest
 from engine.gateway.prompts import Prompts
 from engine.gateway.requests import RequestState
-from engine.gateway.responses import CompletionShape, ResponseWriter
+from engine.gateway.responses import CompletionShape, ResponseHead, ResponseWriter
 from engine.messages import Directory, Increments, Refused, ReplicaEntry, SamplingParams, Submit
 from telemetry.events import FinishReason, ReplicaState, RequestFinished, Stage
 from telemetry.gauges import Gauge, GaugePage, PageOwner
@@ -53,6 +54,18 @@ class Log:
     @property
     def body(self) -> str:
         return b"".join(e["body"] for e in self.entries if isinstance(e, dict) and "body" in e).decode()
+
+
+def request_of(n: int, stream: bool) -> GenerationRequest:
+    options = AnswerOptions(n=n, best_of=n, token_ids=True)
+    prompts = Prompts(texts=("a",))
+    return GenerationRequest(
+        model="m", prompts=prompts, params=SamplingParams(), options=options, stream=stream, given={}
+    )
+
+
+def writer_of(request: GenerationRequest) -> ResponseWriter:
+    return ResponseWriter(CompletionShape(), ResponseHead("cmpl-1", 0, "m"), request.options)
 
 
 async def never() -> Any:
@@ -101,8 +114,8 @@ async def run_plan(stream: bool, plan: list[tuple[Any, ...]]) -> None:
     state = RequestState("req-1", log)  # type: ignore[arg-type]
     state.expect(SEQUENCES, stream)
     exchange = Exchange({"headers": []}, never, log.send, sampled=True)
-    request = GenerationRequest("m", Prompts(texts=("a",)), SEQUENCES, SamplingParams(), stream, False, True, {})
-    writer = ResponseWriter(CompletionShape(), "cmpl-1", 0, "m", SEQUENCES)
+    request = request_of(SEQUENCES, stream)
+    writer = writer_of(request)
     task = asyncio.create_task(Delivery(exchange, state).run(request, writer))
     expected: FinishReason | None = None
     for name, *args in [*plan, ("unblock",), ("end", 0, RANK[0]), ("end", 1, RANK[1])]:
@@ -138,8 +151,8 @@ async def test_a_writer_that_is_cancelled_leaves_a_terminal(stream: bool) -> Non
     state = RequestState("req-1", log)  # type: ignore[arg-type]
     state.expect(1, stream)
     exchange = Exchange({"headers": []}, never, log.send, sampled=True)
-    request = GenerationRequest("m", Prompts(texts=("a",)), 1, SamplingParams(), stream, False, False, {})
-    writer = ResponseWriter(CompletionShape(), "cmpl-1", 0, "m", 1)
+    request = request_of(1, stream)
+    writer = writer_of(request)
     task = asyncio.create_task(Delivery(exchange, state).run(request, writer))
     state.offer(increment("req-1", 0, "x", (1,)))
     await asyncio.sleep(0)

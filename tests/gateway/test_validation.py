@@ -51,18 +51,28 @@ WRONG = {
     "stream_options": [{"include_usage": 1}, {"other": True}, []],
     "return_token_ids": [1],
     "user": [1, "x" * 1001],
-    "presence_penalty": [0.1, "0", True, -1],
-    "frequency_penalty": [0.1],
-    "repetition_penalty": [1.1, 0],
-    "min_p": [0.1, -0.1],
-    "min_tokens": [1],
-    "echo": [True, 0],
-    "best_of": [2, 10**6],
-    "logit_bias": [{"5": 1}, []],
+    "presence_penalty": ["0", True, -2.1, 2.1],
+    "frequency_penalty": [-2.1, 3],
+    "repetition_penalty": [0, -1, 0.001, 101],
+    "min_p": [1.1, -0.1],
+    "min_tokens": [-1, 2**63, *INTEGERS],
+    "echo": [0, "true"],
+    "best_of": [0, 17, 10**6, *INTEGERS],
+    "logit_bias": [
+        [],
+        *({key: 1} for key in ("", "a", "-1", "05", " 5", "1.0", str(2**31), "9" * 5000, "\u0663")),
+        *({"5": bias} for bias in (101, -100.5, "1", None, True)),
+        {str(i): 1 for i in range(1025)},
+    ],
+    "bad_words": ["word", [""], [1], ["x" * 201], ["x"] * 129],
+    "logprobs": [-1, 21, 10**6, 1.5, "1", []],
+    "prompt_logprobs": [-1, 21, True, 1.5],
+    "priority": [-101, 101, True, 1.0],
+    "cache_salt": ["", "x" * 257, 1],
+    "timeout": [0, -1, 86_401, "5", True],
     "metadata": [{"a": "b"}],
     "store": [True],
     "response_format": [{"type": "json_object"}, {"type": "text", "x": 1}],
-    "prompt_logprobs": [0, 1],
     "use_beam_search": [True],
     "truncate_prompt_tokens": [5],
     "unheard_of": [None, 1],
@@ -82,8 +92,15 @@ def test_a_wrong_value_is_refused_and_the_field_named(field: str, value: Any) ->
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"max_tokens": "5"}, 'max_tokens: a whole number of at least 1 is needed, got "5"'),
-        ({"max_tokens": 2**63}, f"max_tokens: a whole number between 1 and {2**63 - 1} is needed, got {2**63}"),
+        ({"max_tokens": "5"}, 'max_tokens: a whole number of at least 0 is needed, got "5"'),
+        ({"max_tokens": 2**63}, f"max_tokens: a whole number between 0 and {2**63 - 1} is needed, got {2**63}"),
+        ({"max_tokens": 0}, "max_tokens: 0 is only for echo; at least 1 is needed"),
+        ({"logit_bias": {"x": 1}}, "logit_bias: keys are token ids like \"50\", got 'x'"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]: a number between -100 and 100 is needed"),
+        ({"timeout": 0}, "timeout: a number above 0 and at most 86400 is needed, got 0"),
+        ({"logprobs": True}, "logprobs: a whole number between 0 and 20 is needed, got true"),
+        ({"min_tokens": 17}, "min_tokens: 17 is more than max_tokens, 16"),
+        ({"n": 2, "best_of": 1}, "best_of: 1 is less than n, 2"),
         ({"top_p": 0}, "top_p: a number above 0 and at most 1 is needed, got 0"),
         ({"n": None, "seed": True}, "seed: a whole number of 64 bits is needed, got true"),
         ({"stop": [""]}, 'stop[0]: a text of 1 to 1000 characters is needed, got ""'),
@@ -130,14 +147,20 @@ RIGHT = {
     "stream": [None, False, True],
     "return_token_ids": [None, True],
     "user": [None, "somebody"],
-    "presence_penalty": [None, 0, 0.0],
-    "frequency_penalty": [None, 0],
-    "repetition_penalty": [None, 1],
-    "min_p": [None, 0],
+    "presence_penalty": [None, 0, 0.0, -2, 2, 0.5],
+    "frequency_penalty": [None, 0, -2, 2],
+    "repetition_penalty": [None, 1, 0.01, 100],
+    "min_p": [None, 0, 1, 0.1],
+    "min_tokens": [None, 0, 1],
+    "bad_words": [None, [], ["word", " "], ["x" * 200] * 128],
+    "prompt_logprobs": [None, 0, 20],
+    "priority": [None, 0, -100, 100],
+    "cache_salt": [None, "x", "x" * 256],
+    "timeout": [None, 0.001, 5, 86_400],
     "echo": [None, False],
     "logprobs": [None, False],
-    "best_of": [None, 1],
-    "logit_bias": [None, {}],
+    "best_of": [None, 1, 16],
+    "logit_bias": [None, {}, {"0": -100, "5": 100.0, str(2**31 - 1): 0}, {str(i): 1 for i in range(1024)}],
     "response_format": [None, {"type": "text"}],
     "metadata": [None, {}],
     "store": [None, False],
@@ -152,7 +175,7 @@ def test_a_right_or_neutral_value_is_accepted(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("suffix", "x"), ("logprobs", 0), ("logprobs", 10**6), ("logprobs", True), ("max_completion_tokens", 5)],
+    [("suffix", "x"), ("logprobs", True), ("top_logprobs", 1), ("max_completion_tokens", 5)],
 )
 def test_completions_refuse_what_they_do_not_have(field: str, value: Any) -> None:
     assert refused(completion, **{field: value}).param == field
@@ -164,8 +187,10 @@ def test_completions_refuse_what_they_do_not_have(field: str, value: Any) -> Non
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
-        ("logprobs", True),
+        ("logprobs", 1),
+        ("top_logprobs", 1),
         ("top_logprobs", 21),
+        ("echo", True),
         ("modalities", ["audio"]),
         ("max_completion_tokens", 0),
         ("max_completion_tokens", True),
@@ -278,6 +303,123 @@ def test_two_names_of_one_limit_must_agree() -> None:
     assert chat(max_tokens=5, max_completion_tokens=5).params.max_tokens == 5
     assert chat(max_completion_tokens=5).params.max_tokens == 5
     assert refused(chat, max_tokens=5, max_completion_tokens=6).param == "max_completion_tokens"
+
+
+# --- fields that depend on each other
+
+
+@pytest.mark.parametrize("read", [completion, chat])
+def test_the_best_of_several_cannot_be_streamed(read: Any) -> None:
+    read(n=2, best_of=2, stream=True)
+    assert refused(read, n=2, best_of=3, stream=True).param == "best_of"
+
+
+@pytest.mark.parametrize("read", [completion, chat])
+def test_prompt_logprobs_cannot_be_streamed(read: Any) -> None:
+    for count in (0, 1):
+        assert refused(read, prompt_logprobs=count, stream=True).param == "prompt_logprobs"
+
+
+def test_only_an_echo_may_have_no_answer() -> None:
+    request = completion(max_tokens=0, echo=True)
+    assert request.options.prompt_only and request.params.max_tokens == 1
+    assert refused(completion, max_tokens=0).param == "max_tokens"
+    assert refused(completion, max_tokens=0, echo=True, min_tokens=1).param == "min_tokens"
+    assert refused(chat, max_tokens=0).param == "max_tokens"
+
+
+def test_no_answer_may_have_to_be_longer_than_it_may() -> None:
+    assert refused(completion, max_tokens=5, min_tokens=6).param == "min_tokens"
+    assert refused(chat, max_completion_tokens=5, min_tokens=6).param == "min_tokens"
+    assert completion(max_tokens=5, min_tokens=5).params.min_tokens == 5
+    assert chat(min_tokens=6).params.min_tokens == 6
+
+
+def test_alternatives_of_a_chat_belong_to_logprobs() -> None:
+    assert refused(chat, top_logprobs=1).param == "top_logprobs"
+    assert refused(chat, top_logprobs=1, logprobs=False).param == "top_logprobs"
+    assert chat(top_logprobs=0).params.logprobs is None
+    assert chat(logprobs=False).params.logprobs is None
+    assert chat(logprobs=True).params.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).params.logprobs == 20
+
+
+def test_zero_alternatives_are_not_none() -> None:
+    assert [completion(logprobs=k).params.logprobs for k in (None, False, 0, 20)] == [None, None, 0, 20]
+    assert [completion(prompt_logprobs=k).params.prompt_logprobs for k in (None, 0, 20)] == [None, 0, 20]
+
+
+def test_an_echo_asks_for_the_prompts_logprobs_if_those_of_the_answer_are_wanted() -> None:
+    assert completion(echo=True).params.prompt_logprobs is None
+    assert completion(echo=True, logprobs=0).params.prompt_logprobs == 0
+    assert completion(echo=True, logprobs=2, prompt_logprobs=1).params.prompt_logprobs == 2
+    assert completion(logprobs=2, prompt_logprobs=1).params.prompt_logprobs == 1
+
+
+def test_a_choice_of_the_best_asks_for_logprobs_by_itself() -> None:
+    request = completion(n=2, best_of=3, prompt=["a", "b"])
+    assert (request.params.logprobs, request.options.logprobs) == (0, None)
+    assert request.num_sequences == 6 and request.submit("r", 1).n == 3
+    assert completion(n=2, best_of=2).params.logprobs is None
+    assert completion(best_of=3, logprobs=4).params.logprobs == 4
+
+
+def test_values_that_are_zero_or_empty_mean_what_they_say() -> None:
+    params = completion(
+        presence_penalty=0, frequency_penalty=0.0, min_p=0, min_tokens=0, logit_bias={"0": 0}, bad_words=[]
+    ).params
+    assert params.logit_bias == ((0, 0.0),)
+    assert not params.needs_history and params.bad_words == ()
+    assert completion(priority=0).priority == 0
+
+
+def test_the_engine_gets_what_changes_the_logits() -> None:
+    params = completion(
+        min_p=0.1,
+        presence_penalty=-2,
+        frequency_penalty=0.5,
+        repetition_penalty=1.2,
+        logit_bias={"50": -100, "7": 1.5},
+        bad_words=["one", "two words"],
+        min_tokens=3,
+    ).params
+    assert (params.min_p, params.presence_penalty, params.frequency_penalty) == (0.1, -2, 0.5)
+    assert (params.repetition_penalty, params.min_tokens) == (1.2, 3)
+    assert params.logit_bias == ((50, -100.0), (7, 1.5))
+    assert params.bad_words == ("one", "two words")
+
+
+def test_priority_and_salt_are_sent_with_the_request() -> None:
+    submit = completion(priority=-7, cache_salt="ann").submit("r", 1)
+    assert (submit.priority, submit.cache_salt) == (-7, "ann")
+    assert completion().submit("r", 1).cache_salt == ""
+
+
+# --- what one response may hold
+
+
+LARGE = ContextLimit(tokens=8192, token_chars=10)
+
+
+def large(path: Any = read_completion, **body: Any) -> GenerationRequest:
+    content = {"prompt": "Hi"} if path is read_completion else {"messages": [{"role": "user", "content": "Hi"}]}
+    return path(json.dumps({"model": "m", **content, **body}).encode(), LARGE)
+
+
+def test_log_probabilities_that_would_fill_the_memory_are_refused() -> None:
+    long = [1] * 8000
+    assert refused(large, prompt=[long] * 100, echo=True, logprobs=20).param == "logprobs"
+    assert refused(large, prompt=[long] * 100, prompt_logprobs=20).param == "prompt_logprobs"
+    assert refused(large, n=16, max_tokens=8000, logprobs=20).param == "logprobs"
+    assert refused(large, read_chat_completion, n=16, logprobs=True, top_logprobs=20).param == "logprobs"
+    assert refused(large, prompt=["a"] * 16, best_of=16, max_tokens=8000).param == "best_of"
+
+
+def test_log_probabilities_of_one_long_prompt_or_answer_are_given() -> None:
+    large(prompt=[1] * 8000, echo=True, logprobs=5, max_tokens=0)
+    large(prompt="word " * 2000, echo=True, logprobs=20, max_tokens=1)
+    large(max_tokens=10**12, logprobs=20)
+    large(read_chat_completion, logprobs=True, top_logprobs=20)
 
 
 # --- messages

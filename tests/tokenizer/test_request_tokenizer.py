@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.config import Config
@@ -11,7 +12,7 @@ from engine.model_shape import ModelShape
 from engine.tokenizer.chat_template import ChatTemplate, load_chat_template
 from engine.tokenizer.limits import Limits, RequestRefusedError
 from engine.tokenizer.request_tokenizer import RequestTokenizer
-from tests.factories import byte_level_tokenizer, default_model, default_tokenizer, llama_tokenizer
+from tests.factories import byte_level_tokenizer, default_model, default_tokenizer, llama_tokenizer, wordpiece_tokenizer
 
 BYTE_LEVEL = byte_level_tokenizer()
 LLAMA = llama_tokenizer()
@@ -167,3 +168,50 @@ def test_limits_come_from_model_and_configuration():
     shape = ModelShape("LlamaForCausalLM", 2, 16, 32, 4, 2, 4, 500, 128, (1,))
     assert Limits.of(shape, Config(kv_blocks=4, block_size=16)) == Limits(500, 128, 64)
     assert Limits.of(shape, Config(max_model_len=100)) == Limits(500, 100, 100)
+
+
+# --- what sampling needs of the vocabulary
+
+
+def with_params(n: int = 1, **params) -> Submit:
+    return Submit("req-1", 1, n, SamplingParams(max_tokens=8, **params), texts=("the fox",))
+
+
+@pytest.mark.parametrize("kind", [BYTE_LEVEL, LLAMA])
+def test_bad_words_are_forbidden_with_and_without_a_space(kind):
+    got = make_tokenizer(kind).enqueue(with_params(bad_words=("fox", "the fox"))).params
+    expected = [tuple(kind.encode(t, add_special_tokens=False).ids) for t in ("fox", " fox", "the fox", " the fox")]
+    assert got.bad_word_ids == tuple(expected)
+    assert kind.token_to_id("<s>") not in {i for ids in got.bad_word_ids for i in ids}
+
+
+def test_a_bad_word_is_forbidden_once():
+    wordpiece = wordpiece_tokenizer()  # spaces are no part of its words
+    got = make_tokenizer(wordpiece).enqueue(with_params(bad_words=("fox", "fox", " fox"))).params
+    assert got.bad_word_ids == (tuple(wordpiece.encode("fox").ids),)
+
+
+def test_a_bad_word_without_tokens_is_refused_by_name():
+    error = refusal(with_params(bad_words=("fox", " ")), make_tokenizer(wordpiece_tokenizer()))
+    assert error.param == "bad_words[1]" and "bad_words[1]" in str(error)
+
+
+def test_biased_ids_are_those_of_the_vocabulary():
+    assert make_tokenizer().enqueue(with_params(logit_bias=((SIZE - 1, 1.0),))).params.logit_bias == ((SIZE - 1, 1.0),)
+    error = refusal(with_params(logit_bias=((0, 1.0), (SIZE, 1.0))))
+    assert (error.param, error.code) == ("logit_bias", "invalid_token_id")
+    assert "logit_bias" in str(error) and str(SIZE) in str(error)
+
+
+def test_an_answer_cannot_have_to_be_longer_than_it_may():
+    asked = SamplingParams(max_tokens=None, min_tokens=98)
+    request = Submit("req-1", 1, 1, asked, token_ids=((1, 2),))
+    assert make_tokenizer().enqueue(request).params.min_tokens == 98
+    error = refusal(request, make_tokenizer(context=99, room=99))
+    assert error.param == "min_tokens" and "98" in str(error) and "97" in str(error)
+
+
+def test_priority_and_salt_are_passed_on():
+    request = msgspec.structs.replace(with_params(), priority=-3, cache_salt="ann")
+    got = make_tokenizer().enqueue(request)
+    assert (got.priority, got.cache_salt) == (-3, "ann")
