@@ -24,9 +24,9 @@ class Checkpoint:
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
         """Open all files. Raises CannotStartError when there is none, one is missing, or one is damaged."""
+        self.dtype = dtype
+        self.device = device
         self._folder = folder
-        self._dtype = dtype
-        self._device = device
         self._file_of: dict[str, Any] = {}  # tensor name → open file
         for path in _weight_files(folder):
             file = _open(path)
@@ -40,14 +40,10 @@ class Checkpoint:
         """Whether there is a tensor of this name."""
         return name in self._file_of
 
-    def like(self) -> Tensor:
-        """An empty tensor with number format and device of all others."""
-        return torch.empty(0, dtype=self._dtype, device=self._device)
-
     def num_bytes(self) -> int:
         """Size of all tensors in the wanted number format."""
         elements: int = sum(math.prod(file.get_slice(name).get_shape()) for name, file in self._file_of.items())
-        return elements * self._dtype.itemsize
+        return elements * self.dtype.itemsize
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """One tensor. Raises CannotStartError when it is missing or has another shape."""
@@ -59,7 +55,7 @@ class Checkpoint:
             raise CannotStartError(
                 f"{self._folder}: tensor {name!r} is {list(tensor.shape)}, but config.json asks for {list(shape)}"
             )
-        return tensor.to(self._device, self._dtype)
+        return tensor.to(self.device, self.dtype)
 
 
 class Weights:

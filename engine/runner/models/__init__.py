@@ -42,4 +42,4 @@ def load_model(folder: Path, shape: ModelShape, checkpoint: Checkpoint, max_posi
         return family(ModelSource(config, shape, checkpoint, max_positions))
     from engine.runner.models.transformers_fallback import load_through_transformers  # seconds, and only for these
 
-    return load_through_transformers(config, shape, checkpoint, max_positions)
+    return load_through_transformers(config, shape, checkpoint)

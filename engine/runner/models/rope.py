@@ -18,16 +18,18 @@ Angles = tuple[Tensor, Tensor]
 class Rotary:
     """Rotary position embedding (Su et al., 2021), halves rotated against each other."""
 
-    def __init__(self, frequencies: Tensor, magnitude: float, max_positions: int, like: Tensor) -> None:
-        """Tables for positions below `max_positions`, in the dtype and on the device of `like`.
+    def __init__(
+        self, frequencies: Tensor, magnitude: float, max_positions: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Tables for positions below `max_positions`, made in float32 and kept in `dtype`.
 
         `frequencies` are angles per position, float32 ``[head_dim / 2]``; `magnitude` multiplies all entries.
         """
         angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
         cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
         self._half = len(frequencies)
-        self._cos = torch.cat((cos, cos), -1).to(like)[:, None]
-        self._sin = torch.cat((-sin, sin), -1).to(like)[:, None]
+        self._cos = torch.cat((cos, cos), -1).to(device, dtype)[:, None]
+        self._sin = torch.cat((-sin, sin), -1).to(device, dtype)[:, None]
 
     def at(self, positions: Tensor) -> Angles:
         """The angles of a step's tokens; `positions` is int64 ``[num_tokens]``."""

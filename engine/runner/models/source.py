@@ -69,7 +69,7 @@ class ModelSource:
     def rotary_of(self, rope: dict[str, object]) -> Rotary:
         """The rotation that a rope section describes."""
         table, magnitude = frequencies(self.config, rope, self.shape.head_dim, self.max_positions)
-        return Rotary(table, magnitude, self.max_positions, like=self.checkpoint.like())
+        return Rotary(table, magnitude, self.max_positions, self.checkpoint.dtype, self.checkpoint.device)
 
     def activation(self, name: str) -> Callable[[Tensor], Tensor]:
         """Raises CannotStartError for a name that is not known."""
