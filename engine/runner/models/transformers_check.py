@@ -1,6 +1,6 @@
 """Does a model of transformers compute on the paged KV cache what it computes by itself? Asked before it serves.
 
-Two rows are run in a few steps (chunks, a chunk on top of cached tokens, single tokens), and the logits of every token
+Two rows are run in a few steps (chunks, chunks on top of cached tokens, single tokens), and the logits of every token
 are compared with those of the model's own attention over each row alone. A model that keeps other state between tokens
 than keys and values, adds position biases to its scores, or sees tokens behind a token, shows here.
 """
@@ -24,12 +24,12 @@ from engine.runner.slots import SlotTable
 from engine.runner.step_batch import prepare
 from engine.runner.weights import Checkpoint
 
-_STEPS = ([6, 4], [3, 1], [1, 1])
+_STEPS = ([6, 4], [3, 3], [1, 1], [1, 1], [1, 1])
 """Tokens of both rows per step."""
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
-"""Root mean square of the difference, relative to the logits'. Rounding makes 1e-6 and 0.01 to 0.03 of it; what is
-computed otherwise is above 0.3.
+"""Of the difference, root mean square over the vocabulary, relative to the logits'. Rounding makes 1e-6 and 0.01 to
+0.06 of it; what is computed otherwise is above 0.3.
 """
 
 
@@ -50,10 +50,16 @@ class RecordingAttention:
 
 
 @torch.inference_mode()
-def reference_logits(model: Any, shape: ModelShape) -> list[Tensor]:
-    """Float32 logits ``[num_tokens, vocab_size]`` of both rows, by the model's own attention."""
+def reference_logits(config: ModelConfig, shape: ModelShape, model: Any) -> list[Tensor]:
+    """Float32 logits ``[num_tokens, vocab_size]`` of both rows, by the model's own attention.
+
+    Raises CannotStartError when it cannot compute any.
+    """
     rows = [torch.tensor([ids], device=model.device) for ids in _rows(shape)]
-    return [model(input_ids=ids, use_cache=False).logits[0].float() for ids in rows]
+    try:
+        return [model(input_ids=ids, use_cache=False).logits[0].float() for ids in rows]
+    except Exception as e:
+        raise CannotStartError(f"{config.folder}: transformers cannot run this {shape.architecture} ({e})") from e
 
 
 @torch.inference_mode()
@@ -70,7 +76,7 @@ def check_equal(
     if sorted(attend.specs) != list(range(shape.num_layers)):
         raise CannotStartError(f"{prefix} not all of its layers use transformers' attention interface")
     _check_windows(config, shape, attend.specs, prefix)
-    difference = _relative_difference(torch.cat(found), torch.cat(expected))
+    difference = max(_relative_difference(*pair) for pair in zip(found, _by_kind_of_step(expected), strict=True))
     if not difference <= _TOLERANCE[checkpoint.dtype]:
         raise CannotStartError(f"{prefix} on a paged KV cache its logits are off by {difference:.1%}")
 
@@ -92,9 +98,9 @@ def _paged_logits(shape: ModelShape, checkpoint: Checkpoint, model: Model, atten
         attend.attention = PagedAttention(cache, batch, table)
         ids, positions = (torch.from_numpy(a).to(checkpoint.device) for a in (batch.token_ids, batch.positions))
         logits = model.logits(model.forward(ids, positions, attend))
-        for row, part in zip(found, logits.split(plan.num_tokens), strict=True):
+        for row, part in zip(found, torch.split(logits, plan.num_tokens), strict=True):
             row.append(part)
-    return [torch.cat(parts) for parts in found]
+    return _by_kind_of_step([torch.cat(parts) for parts in found])
 
 
 def _plans(rows: list[list[int]], longest: int) -> list[StepPlan]:
@@ -135,6 +141,14 @@ def _check_windows(config: ModelConfig, shape: ModelShape, specs: dict[int, Atte
         raise CannotStartError(f"{prefix} its layers do not tell their attention of sliding_window {window}")
 
 
+def _by_kind_of_step(rows: list[Tensor]) -> list[Tensor]:
+    """Logits of the tokens in the first chunks, in the second ones, and of the single tokens."""
+    first, second = _STEPS[:2]
+    parts = [torch.tensor_split(row, [first[i], first[i] + second[i]]) for i, row in enumerate(rows)]
+    return [torch.cat(same) for same in zip(*parts, strict=True)]
+
+
 def _relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The median over tokens: rounding may send one to other experts of a mixture, and its logits far away."""
     scale = (expected - expected.mean(-1, keepdim=True)).square().mean().sqrt()
-    return float((found - expected).square().mean().sqrt() / scale)
+    return float((found - expected).square().mean(-1).sqrt().median() / scale)

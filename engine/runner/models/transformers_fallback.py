@@ -30,7 +30,7 @@ def load_through_transformers(config: ModelConfig, shape: ModelShape, checkpoint
     """Load and check a model. Raises CannotStartError when it cannot be served this way, with the reason."""
     model = _load(config, shape, checkpoint)
     _refuse_long_rope(config, model)
-    expected = reference_logits(model, shape)
+    expected = reference_logits(config, shape, model)
     wrapped = TransformersModel(model)
     check_equal(config, shape, checkpoint, wrapped, expected)
     structlog.get_logger().warning(
@@ -49,10 +49,11 @@ class TransformersModel:
         AttentionInterface.register(name, self._attention)
         model.set_attn_implementation(name)
         self._attend: Attend | None = None
-        self._decoder: nn.Module = model.base_model
+        self._decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
         self._decoded = _Decoded()
         self._model = model
-        setattr(model, model.base_model_prefix, self._decoded)
+        place = next(name for name, module in model.named_modules() if module is self._decoder)
+        model.set_submodule(place, self._decoded)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """``[num_tokens]`` ids and positions (int64) to ``[num_tokens, hidden_size]``."""
@@ -84,9 +85,10 @@ class TransformersModel:
         ``[1, num_tokens, num_heads, head_dim]`` out. What else it can ask for shows in the comparison at load.
         """
         assert self._attend is not None
-        flat = [heads[0].transpose(0, 1) for heads in (query, key, value)]
-        out = self._attend(module.layer_idx, *flat, AttentionSpec(sliding_window, softcap, scaling))  # type: ignore[arg-type]
-        return out.view(1, *flat[0].shape), None
+        queries, keys, values = (heads[0].transpose(0, 1) for heads in (query, key, value))
+        spec = AttentionSpec(sliding_window, softcap, scaling)
+        out = self._attend(int(module.layer_idx), queries, keys, values, spec)  # type: ignore[arg-type]
+        return out.view(1, *queries.shape), None
 
 
 class _Decoded(nn.Module):
@@ -102,8 +104,10 @@ class _Decoded(nn.Module):
 
 def _load(config: ModelConfig, shape: ModelShape, checkpoint: Checkpoint) -> PreTrainedModel:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    load: Any = AutoModelForCausalLM.from_pretrained
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = load(
             config.folder,
             dtype=checkpoint.dtype,
             attn_implementation="eager",
