@@ -6,6 +6,7 @@ Read from config.json and generation_config.json of a Hugging Face folder.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,29 @@ import msgspec
 from engine.config import Config
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+
+_NAMES = {
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("n_embd", "d_model"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "max_position_embeddings": ("n_positions", "n_ctx", "max_seq_len"),
+}
+"""What some models call the same thing."""
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+    },
+}
+"""Sizes that a model type leaves out of config.json where they are these."""
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -33,18 +57,20 @@ class ModelShape(msgspec.Struct, frozen=True):
     @classmethod
     def from_folder(cls, folder: Path) -> ModelShape:
         """Read a folder. Raises OSError, KeyError or ValueError when it does not hold a known configuration."""
-        config = json.loads((folder / "config.json").read_text())
-        heads = config["num_attention_heads"]
+        config = text_config(json.loads((folder / "config.json").read_text()))
+        if config.get("is_encoder_decoder"):
+            raise ValueError("it is an encoder-decoder model")
+        heads, hidden_size = _size(config, "num_attention_heads"), _size(config, "hidden_size")
         return cls(
             architecture=config["architectures"][0],
-            num_layers=config["num_hidden_layers"],
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
+            num_layers=_size(config, "num_hidden_layers"),
+            hidden_size=hidden_size,
+            intermediate_size=_size(config, "intermediate_size", 4 * hidden_size),
             num_heads=heads,
             num_kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            head_dim=config.get("head_dim") or hidden_size // heads,
             vocab_size=config["vocab_size"],
-            max_positions=config["max_position_embeddings"],
+            max_positions=_size(config, "max_position_embeddings"),
             eos_token_ids=_eos(folder, config),
         )
 
@@ -64,6 +90,28 @@ class ModelShape(msgspec.Struct, frozen=True):
     def longest_sequence(self, config: Config) -> int:
         """Most tokens (prompt and answer) that one sequence can ever have: by context and by pool."""
         return min(self.max_model_len(config), self.num_kv_blocks(config) * config.block_size)
+
+
+def text_config(config: Any) -> dict[str, Any]:
+    """The fields of a config.json that concern text: those of its text part win, where it has one.
+
+    Raises ValueError unless it is an object.
+    """
+    if not isinstance(config, dict):
+        raise ValueError("it is not a JSON object")
+    text = config.get("text_config") or {}
+    model_type = text.get("model_type") or config.get("model_type", "")
+    return _DEFAULTS.get(model_type, {}) | config | text | {"architectures": config.get("architectures")}
+
+
+def _size(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A size under its usual name or another. Raises KeyError when it is missing and has no default."""
+    for key in (name, *_NAMES[name]):
+        if config.get(key) is not None:
+            return int(config[key])
+    if default is None:
+        raise KeyError(name)
+    return default
 
 
 def _eos(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

@@ -56,11 +56,11 @@ def prepare(plan: StepPlan, table: SlotTable) -> StepBatch:
     )
 
 
-def context_locations(batch: StepBatch, rows: Ints, table: SlotTable) -> Ints:
-    """Locations of all positions that `rows` see, [len(rows), longest context].
+def context_locations(batch: StepBatch, rows: Ints, table: SlotTable, visible: Ints) -> Ints:
+    """Locations of the last `visible` positions of each of `rows`' contexts, [len(rows), most visible].
 
     Behind a shorter row's context its last location is repeated, so that padding never reads another sequence.
     """
     lengths = batch.context_length[rows, None]
-    positions = np.minimum(np.arange(lengths.max()), lengths - 1)
+    positions = np.minimum(lengths - visible[:, None] + np.arange(visible.max()), lengths - 1)
     return table.locations(batch.slots[rows, None], positions)

@@ -24,18 +24,26 @@ class Checkpoint:
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
         """Open all files. Raises CannotStartError when there is none, one is missing, or one is damaged."""
+        self.dtype = dtype
+        self.device = device
         self._folder = folder
-        self._dtype = dtype
-        self._device = device
         self._file_of: dict[str, Any] = {}  # tensor name → open file
         for path in _weight_files(folder):
             file = _open(path)
             self._file_of.update(dict.fromkeys(file.keys(), file))
 
+    def under(self, prefix: str) -> Weights:
+        """The tensors whose names begin with `prefix`."""
+        return Weights(self, prefix)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
+        return name in self._file_of
+
     def num_bytes(self) -> int:
         """Size of all tensors in the wanted number format."""
         elements: int = sum(math.prod(file.get_slice(name).get_shape()) for name, file in self._file_of.items())
-        return elements * self._dtype.itemsize
+        return elements * self.dtype.itemsize
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """One tensor. Raises CannotStartError when it is missing or has another shape."""
@@ -47,7 +55,23 @@ class Checkpoint:
             raise CannotStartError(
                 f"{self._folder}: tensor {name!r} is {list(tensor.shape)}, but config.json asks for {list(shape)}"
             )
-        return tensor.to(self._device, self._dtype)
+        return tensor.to(self.device, self.dtype)
+
+
+class Weights:
+    """The part of a checkpoint that belongs to one module: names are taken below a prefix."""
+
+    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
+        self._checkpoint = checkpoint
+        self._prefix = prefix
+
+    def under(self, prefix: str) -> Weights:
+        """A part of this part."""
+        return Weights(self._checkpoint, self._prefix + prefix)
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """One tensor. Raises CannotStartError when it is missing or has another shape."""
+        return self._checkpoint.tensor(self._prefix + name, *shape)
 
 
 def _weight_files(folder: Path) -> list[Path]:

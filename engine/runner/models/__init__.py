@@ -6,19 +6,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.model_shape import ModelShape
-from engine.process import CannotStartError
 from engine.runner.models.base import Model
-from engine.runner.models.llama import LlamaModel
+from engine.runner.models.gemma2 import gemma2
+from engine.runner.models.gemma3 import gemma3
+from engine.runner.models.llama import llama
+from engine.runner.models.mistral import mistral
+from engine.runner.models.model_config import ModelConfig
+from engine.runner.models.qwen2 import qwen2
+from engine.runner.models.qwen3 import qwen3
+from engine.runner.models.smollm3 import smollm3
+from engine.runner.models.source import ModelSource
 from engine.runner.weights import Checkpoint
 
-_FAMILIES: dict[str, Callable[[Path, ModelShape, Checkpoint, int], Model]] = {"LlamaForCausalLM": LlamaModel}
+_FAMILIES: dict[str, Callable[[ModelSource], Model]] = {
+    "LlamaForCausalLM": llama,
+    "MistralForCausalLM": mistral,
+    "Qwen2ForCausalLM": qwen2,
+    "Qwen3ForCausalLM": qwen3,
+    "SmolLM3ForCausalLM": smollm3,
+    "Gemma2ForCausalLM": gemma2,
+    "Gemma3ForCausalLM": gemma3,
+    "Gemma3ForConditionalGeneration": gemma3,
+}
 
 
 def load_model(folder: Path, shape: ModelShape, checkpoint: Checkpoint, max_positions: int) -> Model:
-    """Build the model that a folder's config.json names. Raises CannotStartError."""
+    """Build the model that a folder's config.json names: with code of ours, or else through transformers.
+
+    Raises CannotStartError.
+    """
+    config = ModelConfig.from_folder(folder)
+    config.expect(quantization_config=None)
     family = _FAMILIES.get(shape.architecture)
-    if family is None:
-        raise CannotStartError(
-            f"{folder}: the architecture {shape.architecture!r} is not known; known are {', '.join(_FAMILIES)}"
-        )
-    return family(folder, shape, checkpoint, max_positions)
+    if family is not None:
+        return family(ModelSource(config, shape, checkpoint, max_positions))
+    from engine.runner.models.transformers_fallback import load_through_transformers  # seconds, and only for these
+
+    return load_through_transformers(config, shape, checkpoint)

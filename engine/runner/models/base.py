@@ -6,11 +6,15 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.runner.attention.spec import FULL_ATTENTION, AttentionSpec
+
 
 class Attend(Protocol):
     """Attention of one step: knows the rows and the cache, which a model does not."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, /) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec = FULL_ATTENTION, /
+    ) -> Tensor:
         """``[num_tokens, heads, head_dim]`` each in, ``[num_tokens, num_heads · head_dim]`` out."""
         ...
 
