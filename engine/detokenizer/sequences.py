@@ -53,8 +53,11 @@ class Sequences:
     def note_prompt(self, message: PromptLogprobs) -> None:
         """Log probabilities of a part of a prompt; they go out with the sequence's first increment."""
         sequence = self._live.get(message.seq_id)
-        if sequence is not None:
-            sequence.prompt.read(message)
+        if sequence is None:
+            return
+        began_ns = time.monotonic_ns()
+        sequence.prompt.read(message)
+        _share_time([sequence], began_ns)
 
     def step(self, step: StepTokens) -> StepText:
         """One increment per token, in order. Tokens of sequences that are over are left out."""

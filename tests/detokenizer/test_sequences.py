@@ -198,6 +198,14 @@ def test_prompt_logprobs_are_gathered_until_the_first_increment():
     assert (second.prompt_text, second.prompt_logprobs) == ("", [])
 
 
+def test_reading_a_prompts_logprobs_is_busy_time():
+    ids = encode("The fox") * 100
+    sequences = Sequences(PIECES)
+    sequences.start(prompt_start(ids, prompt_logprobs=1))
+    sequences.note_prompt(PromptLogprobs(7, 1, [logprobs(t) for t in ids[1:]]))
+    assert sequences._live[7].busy_ns > 0
+
+
 def test_a_prompt_of_one_token_has_no_logprob_to_tell():
     sequences = Sequences(PIECES)
     sequences.start(prompt_start(encode("a"), prompt_logprobs=3))
