@@ -184,6 +184,12 @@ class Served:
     def replicas(self) -> list[str]:
         return sorted({p.owner.replica for p in self.pages() if p.owner.stage is Stage.SCHEDULER})
 
+    def all_replicas_ready(self) -> bool:
+        """Whether the supervisor has told the others that every replica takes requests."""
+        with urllib.request.urlopen(f"{self.dashboard_url}/api/replicas", timeout=10) as answer:
+            replicas = json.loads(answer.read())["replicas"]
+        return all(replica["state"] == "ready" for replica in replicas)
+
     def idle(self) -> bool:
         """Gauges say that nothing runs and nothing waits, and the pool of every replica is whole."""
         gateway = self.page(Stage.GATEWAY)

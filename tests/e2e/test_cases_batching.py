@@ -90,6 +90,7 @@ def test_unseeded_answers_differ_across_replicas_and_restarts_and_seeded_ones_do
     used: set[str] = set()
     for _ in range(2):
         served = serve(*flags)
+        served.eventually(served.all_replicas_ready, 60)
         names = [f"{len(first)}-{i}" for i in range(6)]
         answers = at_once(lambda name, to=served: _named(to, name, ask), names, workers=6)
         first += [a["choices"][0]["text"] for a in answers]
