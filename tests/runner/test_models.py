@@ -120,6 +120,17 @@ def test_variants_of_a_family_are_computed_like_transformers_does(tmp_path, fami
     assert_same_logits(make_model_folder(family, tmp_path, **changes), split="mixed")
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gemma2", "smollm3"])
+def test_which_layers_are_of_which_kind_follows_from_other_fields_where_it_is_not_said(zoo, tmp_path, family):
+    folder, model = zoo(family)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("layer_types", "no_rope_layers"):
+        config.pop(name, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    assert_same_logits(tmp_path, model)
+
+
 def test_older_configuration_files_mean_the_same(zoo, tmp_path):
     """rope_theta beside the section, "type", sliding_window_pattern instead of layer_types."""
     folder, model = zoo("gemma3")
