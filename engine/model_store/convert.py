@@ -11,46 +11,89 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from engine.model_store.gguf_config import NotCarriedError, complete_config
+
 _WHOLE_FILE = "model.safetensors"
 
 
+class _File:
+    """A `GgufFile` on disk."""
+
+    def __init__(self, path: Path) -> None:
+        from gguf import GGUFReader
+
+        self._reader = GGUFReader(path)
+        self.architecture = str(self.metadata("general.architecture"))
+
+    def metadata(self, name: str) -> Any:
+        field = self._reader.get_field(name)
+        return None if field is None else field.contents()
+
+    def setting(self, name: str) -> Any:
+        return self.metadata(f"{self.architecture}.{name}")
+
+    def tensor(self, name: str) -> Any:
+        return next((tensor.data for tensor in self._reader.tensors if tensor.name == name), None)
+
+
 def convert(gguf: Path, target: Path, dtype: str) -> None:
-    """Write config, weights in `dtype` and tokenizer of `gguf` into the existing folder `target`."""
-    _write_tokenizer(gguf, target)
-    _write_model(gguf, target, dtype)
+    """Write config, weights in `dtype` and tokenizer of `gguf` into the existing folder `target`.
+
+    Raises NotCarriedError for a model that transformers cannot read, or reads only in part.
+    """
+    file = _File(gguf)
+    _check_architecture(file)
+    _write_tokenizer(gguf, file, target)
+    _write_model(gguf, file, target, dtype)
 
 
-def _write_model(gguf: Path, target: Path, dtype: str) -> None:
+def _check_architecture(file: _File) -> None:
+    from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    names = (*GGUF_SUPPORTED_ARCHITECTURES, *GGUF_CONFIG_ARCHS)
+    known = {name.replace("_", "").replace("-", "") for name in names}
+    if file.architecture.replace("_", "").replace("-", "") not in known:
+        raise NotCarriedError(
+            f"transformers reads no GGUF files of the architecture {file.architecture!r}; use the model's Hugging Face "
+            "folder"
+        )
+
+
+def _write_model(gguf: Path, file: _File, target: Path, dtype: str) -> None:
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    complete_config(config, file)
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model, info = load(gguf.parent, gguf_file=gguf.name, config=config, dtype=torch.float32, output_loading_info=True)
     tied = set(model._tied_weights_keys or ()) if model.config.tie_word_embeddings else set()
+    if missing := set(info["missing_keys"]) - tied:
+        raise NotCarriedError(f"it has no weights for {min(missing)}")
     weights = {
         name: tensor.to(getattr(torch, dtype)).contiguous()
         for name, tensor in model.state_dict().items()
         if name not in tied
     }
     save_file(weights, target / _WHOLE_FILE, metadata={"format": "pt"})
-    config = model.config.to_dict()
+    fields = model.config.to_dict()
     for key in ("quantization_config", "_name_or_path", "_model_name_or_path"):
-        config.pop(key, None)
-    _write_json(target / "config.json", config | {"architectures": [type(model).__name__], "dtype": dtype})
+        fields.pop(key, None)
+    _write_json(target / "config.json", fields | {"architectures": [type(model).__name__], "dtype": dtype})
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
-    _write_json(target / "generation_config.json", {key: config[key] for key in special if config.get(key) is not None})
+    _write_json(target / "generation_config.json", {key: fields[key] for key in special if fields.get(key) is not None})
 
 
-def _write_tokenizer(gguf: Path, target: Path) -> None:
-    from gguf import GGUFReader
+def _write_tokenizer(gguf: Path, file: _File, target: Path) -> None:
     from transformers import AutoTokenizer
 
-    metadata = GGUFReader(gguf)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    pre_tokenizer = _pre_tokenizer(_field(metadata, "tokenizer.ggml.pre"))
+    pre_tokenizer = _pre_tokenizer(file.metadata("tokenizer.ggml.pre"))
     if pre_tokenizer is not None:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizer
-    context = _field(metadata, f"{_field(metadata, 'general.architecture')}.context_length")
+    context = file.setting("context_length")
     if context is not None:
         tokenizer.model_max_length = int(context)
     tokenizer.save_pretrained(target, save_jinja_files=False)
@@ -69,14 +112,12 @@ def _pre_tokenizer(name: Any) -> Any:
     return Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)])
 
 
-def _field(metadata: Any, name: str) -> Any:
-    field = metadata.get_field(name)
-    return None if field is None else field.contents()
-
-
 def _write_json(file: Path, value: dict[str, Any]) -> None:
     file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    try:
+        convert(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    except NotCarriedError as e:
+        sys.exit(str(e))

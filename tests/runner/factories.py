@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.config import Config
 from engine.messages import SamplingParams, SlotStart, StepPlan, StepResult
+from engine.model_shape import ModelShape
+from engine.runner.attention.paged import PagedAttention
+from engine.runner.kv_cache import KVCache
 from engine.runner.model_runner import ModelRunner
+from engine.runner.models import load_model
+from engine.runner.slots import SlotTable
+from engine.runner.step_batch import prepare
+from engine.runner.weights import Checkpoint
 
 VOCAB_SIZE = 320
 
@@ -37,6 +45,68 @@ def save_model(folder: Path, *, seed: int = 0, **overrides) -> LlamaForCausalLM:
     model = LlamaForCausalLM(llama_config(**overrides)).eval()
     model.save_pretrained(folder)
     return model
+
+
+def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in lengths]
+
+
+def reference_greedy(model, prompt: list[int], max_tokens: int) -> list[int]:
+    """What transformers generates, end-of-sequence ignored."""
+    model.generation_config.eos_token_id = None
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=0
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+class PagedModel:
+    """A loaded model without a runner: logits of every token, for any split of rows into steps."""
+
+    BLOCK_SIZE = 3
+
+    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        self.shape = ModelShape.from_folder(folder)
+        self.checkpoint = Checkpoint(folder, dtype, torch.device("cpu"))
+        self.model = load_model(folder, self.shape, self.checkpoint, self.shape.max_positions)
+
+    @torch.inference_mode()
+    def logits(self, rows: list[list[int]], steps: list[list[int]]) -> list[torch.Tensor]:
+        """Float32 logits ``[tokens, vocab_size]`` of each row; `steps` has each row's number of tokens per step."""
+        blocks_per_row = -(-max(map(len, rows)) // self.BLOCK_SIZE)
+        blocks = random.Random(0).sample(range(len(rows) * blocks_per_row), len(rows) * blocks_per_row)
+        table = SlotTable(len(rows), blocks_per_row, self.BLOCK_SIZE)
+        cache = KVCache(self.shape, len(blocks), self.BLOCK_SIZE, self.checkpoint.dtype, self.checkpoint.device)
+        for layer in cache.layers:
+            layer.fill_(float("nan"))  # whoever reads what nobody wrote is found out
+        done = [0 for _ in rows]
+        found: list[list[torch.Tensor]] = [[] for _ in rows]
+        for counts in steps:
+            here = [i for i, count in enumerate(counts) if count]
+            plan = StepPlan(
+                step_id=0,
+                predicted_ns=0,
+                starting=[SlotStart(i, 0, len(rows[i]), SamplingParams()) for i in here if done[i] == 0],
+                slots=here,
+                starts=[done[i] for i in here],
+                num_tokens=[counts[i] for i in here],
+                samples=[False for _ in here],
+                new_blocks=[[] if done[i] else blocks[i * blocks_per_row :][:blocks_per_row] for i in here],
+                token_ids=[t for i in here for t in rows[i][done[i] : done[i] + counts[i]]],
+            )
+            batch = prepare(plan, table)
+            hidden = self.model.forward(
+                torch.from_numpy(batch.token_ids),
+                torch.from_numpy(batch.positions),
+                PagedAttention(cache, batch, table),
+            )
+            for i, part in zip(here, self.model.logits(hidden).split(plan.num_tokens), strict=True):
+                found[i].append(part)
+                done[i] += counts[i]
+        assert done == [len(row) for row in rows]
+        return [torch.cat(parts) for parts in found]
 
 
 def make_config(**overrides) -> Config:

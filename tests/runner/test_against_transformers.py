@@ -8,53 +8,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.messages import SamplingParams, SlotStart, StepPlan
-from engine.model_shape import ModelShape
-from engine.runner.attention.paged import PagedAttention
-from engine.runner.kv_cache import KVCache
-from engine.runner.models import load_model
-from engine.runner.slots import SlotTable
-from engine.runner.step_batch import prepare
-from engine.runner.weights import Checkpoint
-from tests.runner.factories import VOCAB_SIZE, Driver, make_runner, save_model
-
-CPU = torch.device("cpu")
-
-
-def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in lengths]
-
-
-def reference_greedy(model, prompt: list[int], max_tokens: int) -> list[int]:
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=0
-    )
-    return out[0, len(prompt) :].tolist()
+from tests.runner.factories import VOCAB_SIZE, Driver, PagedModel, make_runner, prompts, reference_greedy, save_model
 
 
 def all_logits(folder, prompt: list[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Logits of every position of a prompt, in one prefill."""
-    shape = ModelShape.from_folder(folder)
-    model = load_model(folder, shape, Checkpoint(folder, dtype, CPU), shape.max_positions)
-    plan = StepPlan(
-        step_id=0,
-        predicted_ns=0,
-        starting=[SlotStart(0, seed=0, num_prompt=1, params=SamplingParams(temperature=0.0))],
-        slots=[0],
-        starts=[0],
-        num_tokens=[len(prompt)],
-        samples=[False],
-        new_blocks=[list(range(len(prompt)))],
-        token_ids=prompt,
-    )
-    table = SlotTable(num_slots=1, max_blocks=len(prompt), block_size=1)
-    batch = prepare(plan, table)
-    cache = KVCache(shape, len(prompt), 1, dtype, CPU)
-    with torch.inference_mode():
-        attention = PagedAttention(cache, batch, table)
-        return model.logits(model.forward(torch.tensor(prompt), torch.from_numpy(batch.positions), attention))
+    return PagedModel(folder, dtype).logits([prompt], [[len(prompt)]])[0]
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -88,27 +88,6 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder):
     assert "'model.layers.0.mlp.gate_proj.weight' is [96, 64], but config.json asks for [128, 64]" in message
 
 
-def test_an_unknown_architecture_is_named(folder):
-    edit_config(folder, architectures=["MambaForCausalLM"])
-    assert "'MambaForCausalLM' is not known; known are LlamaForCausalLM" in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
-        {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
-        {"hidden_act": "gelu"},
-        {"attention_bias": True},
-        {"mlp_bias": True},
-        {"quantization_config": {"bits": 4}},
-    ],
-)
-def test_variants_that_would_be_computed_wrongly_are_refused(folder, changes):
-    edit_config(folder, **changes)
-    assert "is supported" in refusal(folder)
-
-
 def test_cuda_is_refused_where_there_is_none(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "--device cpu" in refusal(folder, device="cuda")

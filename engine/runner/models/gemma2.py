@@ -54,7 +54,7 @@ def gemma_like(
 ) -> Decoder:
     """A model of Gemma's form around the layers that `make` gives: embeddings times √hidden_size, capped logits."""
     if source.config.get("use_bidirectional_attention"):
-        raise source.config.refusal("use_bidirectional_attention; only causal attention is supported")
+        raise source.config.refusal("use_bidirectional_attention True; only causal attention is supported")
     embedding = source.embedding(prefix)
     scale = torch.tensor(source.shape.hidden_size**0.5).to(embedding)
     head = source.head(embedding, tied_by_default=True)

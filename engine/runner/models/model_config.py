@@ -38,13 +38,25 @@ class ModelConfig:
         """The error that says what in config.json cannot be served."""
         return CannotStartError(f"{self.folder}: config.json has {what}")
 
+    def per_layer(self, name: str, default: list[Any]) -> list[Any]:
+        """A field with a value for every layer; `default` stands for an absent or null one.
+
+        Raises CannotStartError when it has another length.
+        """
+        found = self.get(name)
+        if found is None:
+            return default
+        if len(found) < len(default):
+            raise self.refusal(f"{len(found)} {name} for {len(default)} layers")
+        return list(found[: len(default)])
+
     def windows(self, layer_types: list[str], window: int | None) -> list[int | None]:
         """The sliding window of every layer: `window` where config.json, or else `layer_types`, says so.
 
         Raises CannotStartError for other kinds of layers.
         """
         kinds = {"full_attention": None, "sliding_attention": window}
-        found = self.get("layer_types") or layer_types
+        found = self.per_layer("layer_types", layer_types)
         for kind in found:
             if kind not in kinds or (kind == "sliding_attention" and not window):
                 raise self.refusal(f"a layer of type {kind!r} and sliding_window {window!r}, which is not supported")

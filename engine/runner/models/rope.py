@@ -64,8 +64,9 @@ def frequencies(
     trained = config.get("max_position_embeddings")
     original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or trained
     theta = float(rope["rope_theta"])
-    if rope.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise config.refusal("a partial_rotary_factor; only rotation of whole heads is supported")
+    rotated = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    if rotated != 1.0:
+        raise config.refusal(f"partial_rotary_factor {rotated}; only rotation of whole heads is supported")
     plain = rope_scaling.default(head_dim, theta)
     try:
         match kind:
@@ -82,7 +83,7 @@ def frequencies(
                 return _yarn(rope, head_dim, rope.get("factor") or trained / original, original)
     except KeyError as e:
         raise config.refusal(f"rope_type {kind!r} without {e.args[0]!r}, which it needs") from None
-    raise config.refusal(f"rope_type {kind!r}; known are default, linear, dynamic, llama3 and yarn")
+    raise config.refusal(f"rope_type {kind!r}; known are default, linear, dynamic, llama3, yarn")
 
 
 def _yarn(rope: Mapping[str, Any], head_dim: int, factor: float, original: int) -> tuple[Tensor, float]:

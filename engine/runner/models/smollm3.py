@@ -30,7 +30,7 @@ def _rotated_layers(source: ModelSource) -> list[bool]:
     """The field is called no_rope_layers, and has a 1 where a layer rotates. By default every fourth does not."""
     interval = source.config.get("no_rope_layer_interval", 4)
     default = [(i + 1) % interval != 0 for i in range(source.shape.num_layers)]
-    return [bool(rotated) for rotated in source.config.get("no_rope_layers") or default]
+    return [bool(rotated) for rotated in source.config.per_layer("no_rope_layers", default)]
 
 
 def _windows(source: ModelSource, rotated: list[bool]) -> list[int | None]:

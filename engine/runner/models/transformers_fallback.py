@@ -120,7 +120,10 @@ def _load(config: ModelConfig, shape: ModelShape, checkpoint: Checkpoint) -> Pre
         reason = str(e).strip().splitlines() or [type(e).__name__]
         raise CannotStartError(f"{config.folder}: transformers cannot load a {shape.architecture}: {reason[0]}") from e
     if type(model).__name__ != shape.architecture:
-        raise CannotStartError(f"{config.folder}: {shape.architecture} is not a decoder-only language model")
+        raise CannotStartError(
+            f"{config.folder}: config.json names the architecture {shape.architecture!r}, which is not known here, and "
+            f"transformers reads it as a {type(model).__name__}"
+        )
     if info["missing_keys"]:
         raise CannotStartError(f"{config.folder}: the weights have no tensor {min(info['missing_keys'])!r}")
     return model.to(checkpoint.device).eval()  # type: ignore[no-any-return]
