@@ -187,6 +187,15 @@ def test_a_preempted_sequence_scores_its_prompt_again_and_nothing_beyond(runner)
         assert_alike(one, other, 1e-4)
 
 
+def test_a_slot_given_to_another_sequence_scores_nothing_for_it(runner):
+    d = driver(runner)
+    scored, plain = d.add(random_prompt(12), prompt_logprobs=2, logprobs=2), d.add(random_prompt(8, 1))
+    plain.slot = scored.slot
+    d.step([(scored, 5)])
+    d.step([(plain, 8)])
+    assert d.result.prompt_logprobs == d.result.logprobs == {}
+
+
 def test_logits_of_a_long_prompt_are_never_held_all_at_once():
     vocab_size, length = 49_152, 1500
     prompt = np.random.default_rng(0).integers(0, vocab_size, length).tolist()
