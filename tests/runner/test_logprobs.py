@@ -110,8 +110,8 @@ def test_log_probabilities_of_an_answer_are_the_models_own(llama, runner, params
 def test_only_rows_that_ask_get_log_probabilities_each_as_many_as_it_wants(runner):
     d = driver(runner)
     sequences = [d.add(random_prompt(5, i), logprobs=k) for i, k in enumerate([None, 0, 3, None, 20])]
-    d.step([(s, 3 if i == 4 else 5) for i, s in enumerate(sequences)])
-    assert {row: len(score.top_ids) for row, score in d.result.logprobs.items()} == {1: 0, 2: 3}
+    d.step([(sequences[4], 3), *((s, 5) for s in sequences[:4])])
+    assert {row: len(score.top_ids) for row, score in d.result.logprobs.items()} == {2: 0, 3: 3}
     d.step([(sequences[4], 2), (sequences[0], 1)])
     assert {row: len(score.top_ids) for row, score in d.result.logprobs.items()} == {0: 20}
     assert d.result.logprobs[0].top_ids[0] == sequences[4].output[0]
