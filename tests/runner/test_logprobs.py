@@ -110,8 +110,8 @@ def test_log_probabilities_of_an_answer_are_the_models_own(llama, runner, params
 def test_only_rows_that_ask_get_log_probabilities_each_as_many_as_it_wants(runner):
     d = driver(runner)
     sequences = [d.add(random_prompt(5, i), logprobs=k) for i, k in enumerate([None, 0, 3, None, 20])]
-    d.step([(s, 3 if i == 4 else 5) for i, s in enumerate(sequences)])
-    assert {row: len(score.top_ids) for row, score in d.result.logprobs.items()} == {1: 0, 2: 3}
+    d.step([(sequences[4], 3), *((s, 5) for s in sequences[:4])])
+    assert {row: len(score.top_ids) for row, score in d.result.logprobs.items()} == {2: 0, 3: 3}
     d.step([(sequences[4], 2), (sequences[0], 1)])
     assert {row: len(score.top_ids) for row, score in d.result.logprobs.items()} == {0: 20}
     assert d.result.logprobs[0].top_ids[0] == sequences[4].output[0]
@@ -185,6 +185,15 @@ def test_a_preempted_sequence_scores_its_prompt_again_and_nothing_beyond(runner)
     assert len(again) == 9
     for one, other in zip(before, again, strict=True):
         assert_alike(one, other, 1e-4)
+
+
+def test_a_slot_given_to_another_sequence_scores_nothing_for_it(runner):
+    d = driver(runner)
+    scored, plain = d.add(random_prompt(12), prompt_logprobs=2, logprobs=2), d.add(random_prompt(8, 1))
+    plain.slot = scored.slot
+    d.step([(scored, 5)])
+    d.step([(plain, 8)])
+    assert d.result.prompt_logprobs == d.result.logprobs == {}
 
 
 def test_logits_of_a_long_prompt_are_never_held_all_at_once():

@@ -170,20 +170,28 @@ def test_a_very_high_temperature_draws_evenly():
     assert surprise(counts, np.full(8, 1 / 8)) < 3.1
 
 
-def test_a_draw_depends_on_nothing_but_its_own_row():
-    generator = torch.Generator().manual_seed(5)
-    logits = torch.randn(6, 3000, generator=generator)
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("vocab_size", [3000, 49_152])
+@pytest.mark.usefixtures("threads")
+def test_a_draw_depends_on_nothing_but_its_own_row(vocab_size):
+    logits = torch.randn(8, vocab_size, generator=torch.Generator().manual_seed(5))
     params = rows(
-        6,
-        temperature=[0, 0.7, 1.0, 1.3, 1.0, 2.0],
-        top_k=[0, 5, 0, 0, 700, 0],
-        top_p=[1, 1, 0.9, 1, 0.5, 0.99],
-        min_p=[0.1, 0, 0, 0.05, 0, 1e-4],
-        seed=[3, 3, 3, 9, 2**63 - 1, 0],
-        positions=[1, 1, 1, 2, 3, 4],
+        8,
+        temperature=[0, 0.7, 1.0, 1.3, 1.0, 2.0, 0.2, 0.1],
+        top_k=[0, 5, 0, 0, 700, 0, 2000, 0],
+        top_p=[1, 1, 0.9, 1, 0.5, 0.99, 0.7, 0.8],
+        min_p=[0.1, 0, 0, 0.05, 0, 1e-4, 0, 0],
+        seed=[3, 3, 3, 9, 2**63 - 1, 0, 4, 5],
+        positions=[1, 1, 1, 2, 3, 4, 5, 6],
     )
     together = sample(logits.clone(), params).tolist()
-    shuffled = np.array([4, 2, 5, 0, 1, 3])
+    shuffled = np.random.default_rng(0).permutation(8)
     assert sample(logits[shuffled], params.take(shuffled)).tolist() == [together[i] for i in shuffled]
-    for i in range(6):
+    for i in range(8):
         assert sample(logits[i : i + 1].clone(), params.take(np.array([i]))).tolist() == [together[i]]

@@ -2,20 +2,23 @@
 
 top_k and top_p keep the n most likely tokens, of equal ones those with the lowest ids. To find where to cut, only the
 largest logits must be in order, and not where they are; a nucleus that is wider than that is cut in `wide_nucleus`.
-min_p is a threshold by definition. Nowhere is a vocabulary sorted.
+min_p is a threshold by definition.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from torch import Tensor
 
 from engine.runner.sampling.arrays import Doubles, Ints, take_rows, to_device
-from engine.runner.sampling.cuts import NUCLEUS_HEAD, Cuts
+from engine.runner.sampling.cuts import Cuts
 from engine.runner.sampling.sums import row_sums
 from engine.runner.sampling.wide_nucleus import drop_outside_nucleus
+
+_LIMIT_GROUPS = (64, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,9 @@ def _cut(weights: Tensor, logits: Tensor, filters: Filters) -> None:
     vocab_size = logits.shape[-1]
     limited = (filters.top_k > 0) & (filters.top_k < vocab_size)
     cuts, totals = Cuts(logits), row_sums(weights)
-    # A far limit makes long heads, which rows with a near one need not pay for.
-    far = filters.top_k > NUCLEUS_HEAD
-    for rows in (np.flatnonzero(limited & ~far), np.flatnonzero(limited & far)):
+    # A far limit makes a long head, which rows with a near one need not pay for.
+    for above, up_to in pairwise((0, *_LIMIT_GROUPS, vocab_size)):
+        rows = np.flatnonzero(limited & (filters.top_k > above) & (filters.top_k <= up_to))
         if rows.size:
             cuts.limit_count(rows, logits, filters.top_k[rows], filters.top_p[rows])
     nucleus = np.flatnonzero(~limited & (filters.top_p < 1))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from torch import Tensor
 
 from engine.messages import TokenLogprobs
 from engine.runner.sampling.arrays import Ints, to_device
+
+_SLICE_BYTES = 2 * 2**20
+"""Of logits that a CPU works on at once: what is made of them then stays in its cache, and takes little memory."""
 
 
 def token_logprobs(logits: Tensor, token_ids: Ints, num_top: Ints) -> list[TokenLogprobs]:
@@ -15,16 +20,20 @@ def token_logprobs(logits: Tensor, token_ids: Ints, num_top: Ints) -> list[Token
     `logits` are raw, float32 ``[n, vocab_size]``. A token's rank is 1 + the number of tokens with a larger logit;
     among equals the lowest id comes first.
     """
+    width = max(1, _SLICE_BYTES // (4 * logits.shape[-1])) if logits.device.type == "cpu" else max(1, len(logits))
+    parts = (slice(start, start + width) for start in range(0, len(logits), width))
+    return [score for part in parts for score in _score(logits[part], token_ids[part], num_top[part])]
+
+
+def _score(logits: Tensor, token_ids: Ints, num_top: Ints) -> Iterator[TokenLogprobs]:
     logprobs = logits.log_softmax(-1)
     column = to_device(token_ids, logits)[:, None]
     ranks = (logits > logits.gather(-1, column)).sum(-1) + 1
     top_ids = _most_likely(logits, min(int(num_top.max()), logits.shape[-1]))
     top = logprobs.gather(-1, to_device(top_ids, logits)).tolist()
     own = logprobs.gather(-1, column).squeeze(-1).tolist()
-    counts, ids = num_top.tolist(), top_ids.tolist()
-    return [
-        TokenLogprobs(own[i], rank, ids[i][: counts[i]], top[i][: counts[i]]) for i, rank in enumerate(ranks.tolist())
-    ]
+    for logprob, rank, ids, values, k in zip(own, ranks.tolist(), top_ids.tolist(), top, num_top.tolist(), strict=True):
+        yield TokenLogprobs(logprob, rank, ids[:k], values[:k])
 
 
 def _most_likely(logits: Tensor, count: int) -> Ints:

@@ -27,8 +27,8 @@ class Penalties:
         self._counts = np.empty(_CAPACITY, np.int64)
         self._deductions = np.empty(_CAPACITY, np.float32)
         if self.repetition != 1.0:
-            for token in prompt:
-                self._place_of(token)
+            for token in dict.fromkeys(prompt):
+                self._add(token)
         for token in sampled:
             self.append(token)
 

@@ -15,7 +15,7 @@ from engine.runner.slots import SlotTable
 from engine.runner.step_batch import StepBatch
 
 MAX_LOGITS_BYTES = 32 * 2**20
-"""Of float32 logits that exist at once; making log probabilities of them takes about twice as much again."""
+"""Of float32 logits that exist at once."""
 
 
 @dataclass(frozen=True, slots=True)
