@@ -36,6 +36,7 @@ def alone(shared: Served) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_streams_at_once_get_their_own_tokens_and_end(shared, alone, seed):
+    """LC-16."""
     chooser = random.Random(seed)
     order = list(range(STREAMS))
     chooser.shuffle(order)
@@ -53,6 +54,7 @@ def test_streams_at_once_get_their_own_tokens_and_end(shared, alone, seed):
 
 
 def test_each_request_of_a_batch_is_sampled_by_its_own_settings(shared):
+    """BD-03."""
     base: dict[str, Any] = {"prompt": "Once upon a time there was", "max_tokens": 24, "ignore_eos": True}
     hot = {"temperature": 1.5, "seed": 1}
     kinds: list[dict[str, Any]] = [{}, hot, hot | {"top_k": 1}, hot | {"top_p": 1e-6}]
@@ -75,6 +77,7 @@ def test_each_request_of_a_batch_is_sampled_by_its_own_settings(shared):
 
 
 def test_a_client_that_leaves_ends_its_request_at_once(shared):
+    """LC-01."""
     shared.eventually(shared.idle, what="idle")
     aborted = shared.metric("vitrine_requests_total", 'finish_reason="abort"')
     ask = {"prompt": "Count:", "max_tokens": 4000, "ignore_eos": True}
@@ -92,6 +95,7 @@ def test_a_client_that_leaves_ends_its_request_at_once(shared):
 
 
 def test_gauges_return_to_rest_when_all_clients_leave_and_nothing_else_comes(shared):
+    """MT-01."""
     shared.eventually(shared.idle, what="idle")
     usage = shared.metric("vitrine_kv_cache_usage_ratio")
     streams = [Stream(shared, prompt=prompt(i), max_tokens=2000, ignore_eos=True) for i in range(40)]
@@ -109,6 +113,7 @@ def test_gauges_return_to_rest_when_all_clients_leave_and_nothing_else_comes(sha
 
 
 def test_nothing_that_a_client_sends_becomes_a_series(shared):
+    """MT-06."""
     def scan(i: int) -> None:
         with httpx.Client(base_url=shared.url, timeout=30) as client:
             for j in range(25):
@@ -130,6 +135,7 @@ def test_nothing_that_a_client_sends_becomes_a_series(shared):
 
 
 def test_scrapes_and_health_answer_soon_under_load(shared):
+    """MT-10."""
     body = {"prompt": "Count:", "max_tokens": 40, "ignore_eos": True}
     with ThreadPoolExecutor(64) as pool:
         jobs = [pool.submit(lambda: streamed(shared, **body)) for _ in range(64)]
@@ -147,6 +153,7 @@ def test_scrapes_and_health_answer_soon_under_load(shared):
 
 
 def test_unseeded_answers_differ_and_the_prompt_count_is_right(shared):
+    """BD-04, RV-10."""
     ask = {"prompt": "Once upon a time", "temperature": 1.0, "max_tokens": 30}
     answers = at_once(lambda _: answer(shared, **ask), range(10))
     assert len({a["choices"][0]["text"] for a in answers}) > 1

@@ -44,6 +44,7 @@ def words(seed: int, count: int) -> list[int]:
 
 
 def test_blocks_that_differ_a_little_are_different(shared, uncached):
+    """PC-01."""
     block = [100] * BLOCK
     ask(shared, [*block, 5])
     changed = []
@@ -58,6 +59,7 @@ def test_blocks_that_differ_a_little_are_different(shared, uncached):
 
 
 def test_equal_blocks_behind_different_ones_are_different(shared, uncached):
+    """PC-01."""
     first, second, then = words(2, BLOCK), words(3, BLOCK), words(4, BLOCK)
     ask(shared, [*first, *then, 5])
     check(shared, uncached, [*second, *then, 5], cached=0)
@@ -67,6 +69,7 @@ def test_equal_blocks_behind_different_ones_are_different(shared, uncached):
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK])
 def test_a_prompt_that_is_known_to_its_end_still_computes_its_last_token(shared, uncached, length):
+    """PC-03."""
     ids = words(100 + length, length)
     check(shared, uncached, ids, cached=0)
     for _ in range(2):
@@ -75,6 +78,7 @@ def test_a_prompt_that_is_known_to_its_end_still_computes_its_last_token(shared,
 
 
 def test_a_shared_beginning_is_not_altered_by_those_who_go_on_from_it(shared, uncached):
+    """PC-06."""
     beginning = words(5, 3 * BLOCK + BLOCK // 2)
     one, other = beginning, beginning + words(6, 20)
     for ids, cached in ((one, 0), (other, 3 * BLOCK), (one, 3 * BLOCK), (other, BLOCK * ((len(other) - 1) // BLOCK))):
@@ -86,6 +90,7 @@ def test_a_shared_beginning_is_not_altered_by_those_who_go_on_from_it(shared, un
 
 
 def test_of_a_prompt_whose_client_left_only_what_was_computed_is_cached(shared, uncached):
+    """PC-06."""
     ids = words(7, 3000)
     before = shared.gauge(Stage.SCHEDULER, Gauge.LAST_STEP_ID)
     stream = Stream(shared, {"x-request-id": "half"}, prompt=ids, max_tokens=4)

@@ -34,6 +34,7 @@ def words(seed: int, count: int) -> list[int]:
 
 
 def test_what_can_never_fit_is_refused_and_holds_up_nobody(engine):
+    """LC-06."""
     too_large: list[dict[str, Any]] = [
         {"prompt": words(1, POOL_TOKENS + 200), "max_tokens": 4},
         {"prompt": words(2, POOL_TOKENS), "max_tokens": 1},
@@ -78,6 +79,7 @@ class Progress:
 
 
 def test_a_full_pool_preempts_and_all_requests_get_on(engine):
+    """LC-07."""
     asks = [{"prompt": words(10 + i, 60), "max_tokens": 80, "ignore_eos": True} for i in range(12)]
     began = time.monotonic()
     solo = at_once(lambda ask: choice(engine, **ask), asks[:2])
@@ -98,6 +100,7 @@ def test_a_full_pool_preempts_and_all_requests_get_on(engine):
 
 
 def test_equal_long_prompts_at_once_are_each_answered_as_one_alone(engine):
+    """PC-04."""
     ids = words(30, 465)
     alone = choice(engine, prompt=ids, max_tokens=40, ignore_eos=True)["token_ids"]
     others = answer(engine, prompt=words(31, 600), max_tokens=1)  # which throws the first out of the cache
@@ -142,6 +145,7 @@ class Load:
 
 
 def test_counters_never_fall_and_gauges_stay_in_bounds_under_every_kind_of_load(engine):
+    """MT-03."""
     seen: dict[str, float] = {}
     until = time.monotonic() + 10
     with Load(engine):

@@ -76,6 +76,7 @@ def test_what_cannot_work_is_one_clear_line_and_a_failing_exit(tmp_path, flags, 
 
 
 def test_a_corrupt_weights_file_is_refused_with_its_name(tmp_path, shared):
+    """LC-12."""
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in Path(shared.folder.info().model.path).iterdir():
@@ -88,6 +89,7 @@ def test_a_corrupt_weights_file_is_refused_with_its_name(tmp_path, shared):
 
 
 def test_a_busy_port_is_said_before_anything_is_loaded(tmp_path):
+    """LC-15."""
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -107,6 +109,7 @@ def engine(tmp_path_factory):
 
 @pytest.mark.parametrize("stage", REPLICA_OR_GATEWAY)
 def test_death_of_a_stage_ends_running_requests_within_two_seconds_and_it_comes_back(engine, stage):
+    """LC-12."""
     events, thread = long_stream(engine)
     engine.eventually(lambda: len(events) >= 3, what="the stream runs")
     os.kill(engine.pid(stage), signal.SIGKILL)
@@ -201,6 +204,7 @@ def test_sigterm_while_starting_ends_it_soon_with_nothing_left(serve, delay_s):
 
 
 def test_kill_of_the_supervisor_leaves_no_process_and_the_next_start_clears_up(serve, tmp_path):
+    """LC-15."""
     served = serve()
     served.note_sockets()
     events, _ = long_stream(served, tokens=4000)
