@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.process import CannotStartError
@@ -61,6 +62,19 @@ def rope(**section: Any) -> dict[str, Any]:
 )
 def test_a_configuration_that_would_be_computed_wrongly_is_refused(tmp_path, family, changes, words):
     assert words in refusal(edit_config(make_model_folder(family, tmp_path), **changes))
+
+
+def test_weights_that_the_configuration_knows_nothing_of_are_refused(tmp_path):
+    folder = edit_config(make_model_folder("llama", tmp_path, attention_bias=True), attention_bias=False)
+    assert "the weights have 'model.layers.0.self_attn.k_proj.bias', of which config.json says" in refusal(folder)
+
+
+def test_frequencies_stored_by_older_versions_are_no_matter(tmp_path):
+    folder = make_model_folder("llama", tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    save_file(weights, folder / "model.safetensors")
+    make_runner(folder)
 
 
 SIZES = {
