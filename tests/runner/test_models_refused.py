@@ -121,9 +121,9 @@ def test_rotation_that_depends_on_the_longest_row_is_refused(tmp_path):
 
 def test_a_window_that_attention_is_not_told_of_is_refused(tmp_path):
     folder = edit_config(make_model_folder("phi", tmp_path), sliding_window=64)
-    assert "its layers do not tell their attention of sliding_window 64" in refusal(folder)
+    assert "sliding_window 64, of which no layer's attention is told" in refusal(folder)
 
 
 def test_other_kinds_of_layers_are_refused(tmp_path):
     folder = edit_config(make_model_folder("phi", tmp_path), layer_types=["chunked_attention"] * 4)
-    assert "it has layers of type 'chunked_attention'" in refusal(folder)
+    assert "layers of type 'chunked_attention', which are not supported" in refusal(folder)
