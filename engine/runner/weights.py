@@ -28,6 +28,7 @@ class Checkpoint:
         self.device = device
         self._folder = folder
         self._file_of: dict[str, Any] = {}  # tensor name → open file
+        self._taken: set[str] = set()
         for path in _weight_files(folder):
             file = _open(path)
             self._file_of.update(dict.fromkeys(file.keys(), file))
@@ -40,6 +41,10 @@ class Checkpoint:
         """Whether there is a tensor of this name."""
         return name in self._file_of
 
+    def not_taken(self, prefix: str) -> list[str]:
+        """Names below `prefix` that nobody has asked for, sorted."""
+        return sorted(name for name in self._file_of.keys() - self._taken if name.startswith(prefix))
+
     def num_bytes(self) -> int:
         """Size of all tensors in the wanted number format."""
         elements: int = sum(math.prod(file.get_slice(name).get_shape()) for name, file in self._file_of.items())
@@ -50,6 +55,7 @@ class Checkpoint:
         file = self._file_of.get(name)
         if file is None:
             raise CannotStartError(f"{self._folder}: the weights have no tensor {name!r}")
+        self._taken.add(name)
         tensor: Tensor = file.get_tensor(name)
         if tensor.shape != shape:
             raise CannotStartError(

@@ -14,6 +14,7 @@ from engine.config import DEFAULT_MODEL
 from engine.model_store import ModelError, PlainProgress, list_models, resolve_model, show_model
 from engine.model_store.hashing import HashCache, sha256_of
 from tests.factories import byte_level_tokenizer, default_model, write_tokenizer_folder
+from tests.model_zoo import FALLBACK_FAMILIES, FAMILIES, make_model_folder
 
 QUIET = PlainProgress(io.StringIO())
 
@@ -166,3 +167,11 @@ def test_a_start_with_a_cached_model_imports_neither_torch_nor_transformers():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("family", FAMILIES + FALLBACK_FAMILIES)
+def test_a_model_of_every_family_is_shown(tmp_path, family):
+    details = show_model(str(make_model_folder(family, tmp_path / family)), "float32", tmp_path / "cache", QUIET)
+    shape = details.shape
+    assert (shape.num_layers, shape.num_kv_heads, shape.max_positions, shape.eos_token_ids) == (4, 2, 256, (1,))
+    assert details.dtype == "float32"

@@ -100,7 +100,8 @@ def test_any_split_into_steps_sees_exactly_its_window(data, block_size, seed):
         left = [n - count for n, count in zip(left, steps[-1], strict=True)]
     for spec, found in zip(SPECS, run(rows, steps, SPECS, block_size), strict=True):
         for row, out in zip(rows, found, strict=True):
-            torch.testing.assert_close(out, by_definition(*row, spec), atol=1e-5, rtol=1e-5)
+            # Scores reach a hundred, where float32 is exact to 1e-5; a wrong position makes a difference of 0.1.
+            torch.testing.assert_close(out, by_definition(*row, spec), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.process import CannotStartError
@@ -63,6 +64,19 @@ def test_a_configuration_that_would_be_computed_wrongly_is_refused(tmp_path, fam
     assert words in refusal(edit_config(make_model_folder(family, tmp_path), **changes))
 
 
+def test_weights_that_the_configuration_knows_nothing_of_are_refused(tmp_path):
+    folder = edit_config(make_model_folder("llama", tmp_path, attention_bias=True), attention_bias=False)
+    assert "the weights have 'model.layers.0.self_attn.k_proj.bias', of which config.json says" in refusal(folder)
+
+
+def test_frequencies_stored_by_older_versions_are_no_matter(tmp_path):
+    folder = make_model_folder("llama", tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    save_file(weights, folder / "model.safetensors")
+    make_runner(folder)
+
+
 SIZES = {
     "vocab_size": 320,
     "hidden_size": 64,
@@ -107,9 +121,9 @@ def test_rotation_that_depends_on_the_longest_row_is_refused(tmp_path):
 
 def test_a_window_that_attention_is_not_told_of_is_refused(tmp_path):
     folder = edit_config(make_model_folder("phi", tmp_path), sliding_window=64)
-    assert "its layers do not tell their attention of sliding_window 64" in refusal(folder)
+    assert "sliding_window 64, of which no layer's attention is told" in refusal(folder)
 
 
 def test_other_kinds_of_layers_are_refused(tmp_path):
     folder = edit_config(make_model_folder("phi", tmp_path), layer_types=["chunked_attention"] * 4)
-    assert "it has layers of type 'chunked_attention'" in refusal(folder)
+    assert "layers of type 'chunked_attention', which are not supported" in refusal(folder)

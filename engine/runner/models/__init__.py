@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.model_shape import ModelShape
+from engine.process import CannotStartError
 from engine.runner.models.base import Model
 from engine.runner.models.gemma2 import gemma2
 from engine.runner.models.gemma3 import gemma3
@@ -39,7 +40,22 @@ def load_model(folder: Path, shape: ModelShape, checkpoint: Checkpoint, max_posi
     config.expect(quantization_config=None)
     family = _FAMILIES.get(shape.architecture)
     if family is not None:
-        return family(ModelSource(config, shape, checkpoint, max_positions))
+        model = family(ModelSource(config, shape, checkpoint, max_positions))
+        _refuse_forgotten_weights(config, checkpoint)
+        return model
     from engine.runner.models.transformers_fallback import load_through_transformers  # seconds, and only for these
 
     return load_through_transformers(config, shape, checkpoint)
+
+
+def _refuse_forgotten_weights(config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """A layer with more weights than were used computes something else, whatever config.json says.
+
+    Older files store the frequencies of the rotation, which follow from config.json.
+    """
+    forgotten = [name for name in checkpoint.not_taken("model.layers.") if not name.endswith("inv_freq")]
+    if forgotten:
+        raise CannotStartError(
+            f"{config.folder}: the weights have {forgotten[0]!r}, of which config.json says nothing; it may lack a "
+            "setting such as attention_bias, or name the wrong architecture"
+        )

@@ -49,6 +49,11 @@ class RecordingAttention:
         return self.attention(layer, query, key, value, spec)
 
 
+def first_line(error: Exception) -> str:
+    """What an error of a library says, for a message of one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 @torch.inference_mode()
 def reference_logits(config: ModelConfig, shape: ModelShape, model: Any) -> list[Tensor]:
     """Float32 logits ``[num_tokens, vocab_size]`` of both rows, by the model's own attention.
@@ -59,26 +64,31 @@ def reference_logits(config: ModelConfig, shape: ModelShape, model: Any) -> list
     try:
         return [model(input_ids=ids, use_cache=False).logits[0].float() for ids in rows]
     except Exception as e:
-        raise CannotStartError(f"{config.folder}: transformers cannot run this {shape.architecture} ({e})") from e
+        raise CannotStartError(
+            f"{config.folder}: transformers cannot run this {shape.architecture} ({first_line(e)})"
+        ) from e
 
 
 @torch.inference_mode()
 def check_equal(
     config: ModelConfig, shape: ModelShape, checkpoint: Checkpoint, model: Model, expected: list[Tensor]
-) -> None:
-    """Compare `model` with what was `expected`. Raises CannotStartError with the reason when they differ."""
+) -> dict[int, AttentionSpec]:
+    """Compare `model` with what was `expected`. Raises CannotStartError with the reason when they differ.
+
+    Returns with which settings each layer came to its attention.
+    """
     attend = RecordingAttention()
     prefix = f"{config.folder}: {shape.architecture} cannot be served through transformers:"
     try:
         found = _paged_logits(shape, checkpoint, model, attend)
     except Exception as e:
-        raise CannotStartError(f"{prefix} its attention does not work on a paged KV cache ({e})") from e
+        raise CannotStartError(f"{prefix} its attention does not work on a paged KV cache ({first_line(e)})") from e
     if sorted(attend.specs) != list(range(shape.num_layers)):
         raise CannotStartError(f"{prefix} not all of its layers use transformers' attention interface")
-    _check_windows(config, shape, attend.specs, prefix)
     difference = max(_relative_difference(*pair) for pair in zip(found, _by_kind_of_step(expected), strict=True))
     if not difference <= _TOLERANCE[checkpoint.dtype]:
         raise CannotStartError(f"{prefix} on a paged KV cache its logits are off by {difference:.1%}")
+    return attend.specs
 
 
 def _rows(shape: ModelShape) -> list[list[int]]:
@@ -125,20 +135,6 @@ def _plans(rows: list[list[int]], longest: int) -> list[StepPlan]:
         plans.append(plan)
         starts = ends
     return plans
-
-
-def _check_windows(config: ModelConfig, shape: ModelShape, specs: dict[int, AttentionSpec], prefix: str) -> None:
-    """Windows are longer than what is compared: that attention hears of them is checked by their presence."""
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    default = "sliding_attention" if window and any(s.window for s in specs.values()) else None
-    kinds = config.get("layer_types") or [default] * shape.num_layers
-    for layer, kind in enumerate(kinds):
-        if kind not in (None, "full_attention", "sliding_attention"):
-            raise CannotStartError(f"{prefix} it has layers of type {kind!r}")
-        if kind == "sliding_attention" and specs[layer].window is None:
-            raise CannotStartError(f"{prefix} layer {layer} does not tell its attention of its window")
-    if window and not any(spec.window for spec in specs.values()):
-        raise CannotStartError(f"{prefix} its layers do not tell their attention of sliding_window {window}")
 
 
 def _by_kind_of_step(rows: list[Tensor]) -> list[Tensor]:

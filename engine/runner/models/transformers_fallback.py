@@ -22,7 +22,7 @@ from engine.process import CannotStartError
 from engine.runner.attention.spec import AttentionSpec
 from engine.runner.models.base import Attend
 from engine.runner.models.model_config import ModelConfig
-from engine.runner.models.transformers_check import check_equal, reference_logits
+from engine.runner.models.transformers_check import check_equal, first_line, reference_logits
 from engine.runner.weights import Checkpoint
 
 
@@ -32,7 +32,8 @@ def load_through_transformers(config: ModelConfig, shape: ModelShape, checkpoint
     _refuse_long_rope(config, model)
     expected = reference_logits(config, shape, model)
     wrapped = TransformersModel(model)
-    check_equal(config, shape, checkpoint, wrapped, expected)
+    specs = check_equal(config, shape, checkpoint, wrapped, expected)
+    _refuse_other_layers(config, model, specs)
     structlog.get_logger().warning(
         "model runs through transformers: no code of ours for its architecture, so it is slower",
         architecture=shape.architecture,
@@ -117,8 +118,9 @@ def _load(config: ModelConfig, shape: ModelShape, checkpoint: Checkpoint) -> Pre
             output_loading_info=True,
         )
     except Exception as e:
-        reason = str(e).strip().splitlines() or [type(e).__name__]
-        raise CannotStartError(f"{config.folder}: transformers cannot load a {shape.architecture}: {reason[0]}") from e
+        raise CannotStartError(
+            f"{config.folder}: transformers cannot load a {shape.architecture}: {first_line(e)}"
+        ) from e
     if type(model).__name__ != shape.architecture:
         raise CannotStartError(
             f"{config.folder}: config.json names the architecture {shape.architecture!r}, which is not known here, and "
@@ -135,3 +137,19 @@ def _refuse_long_rope(config: ModelConfig, model: PreTrainedModel) -> None:
     sections = [rope, *(section for section in rope.values() if isinstance(section, dict))]
     if any(section.get("rope_type") == "longrope" for section in sections):
         raise config.refusal("rope_type 'longrope', which is not supported")
+
+
+def _refuse_other_layers(config: ModelConfig, model: PreTrainedModel, specs: dict[int, AttentionSpec]) -> None:
+    """Windows and the like begin beyond the few tokens that are compared, so their kinds are looked at.
+
+    A layer with a window must have told its attention of it (`specs`).
+    """
+    for layer, kind in enumerate(getattr(model.config, "layer_types", None) or []):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise config.refusal(f"layers of type {kind!r}, which are not supported")
+        if kind == "sliding_attention" and specs[layer].window is None:
+            raise config.refusal(f"a window in layer {layer}, of which its attention is not told")
+    window = getattr(model.config, "sliding_window", None)
+    used = getattr(model.config, "use_sliding_window", True)
+    if window and used and not any(spec.window for spec in specs.values()):
+        raise config.refusal(f"sliding_window {window}, of which no layer's attention is told")
