@@ -114,6 +114,7 @@ def test_gauges_return_to_rest_when_all_clients_leave_and_nothing_else_comes(sha
 
 def test_nothing_that_a_client_sends_becomes_a_series(shared):
     """MT-06."""
+
     def scan(i: int) -> None:
         with httpx.Client(base_url=shared.url, timeout=30) as client:
             for j in range(25):
