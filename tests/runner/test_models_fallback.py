@@ -91,13 +91,14 @@ def test_in_bfloat16_rounding_is_told_from_mistakes(zoo, family):
     assert transformers_check._relative_difference(ours, theirs) < 0.1
 
 
-def test_a_decode_step_that_differs_is_found_even_if_prefill_is_right(zoo, monkeypatch):
+@pytest.mark.parametrize("factor", [0.5, float("nan")])
+def test_a_decode_step_that_differs_is_found_even_if_prefill_is_right(zoo, monkeypatch, factor):
     """As where a model keeps something between steps that the cache does not."""
     right = transformers_check.PagedAttention.__call__
 
     def forgetful(self, layer, query, key, value, spec):
         out = right(self, layer, query, key, value, spec)
-        return out if len(query) > 2 else 0.5 * out
+        return out if len(query) > 2 else factor * out
 
     monkeypatch.setattr(transformers_check.PagedAttention, "__call__", forgetful)
     with pytest.raises(CannotStartError, match="on a paged KV cache its logits are off by"):
