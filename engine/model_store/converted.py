@@ -28,7 +28,7 @@ from engine.model_store.hashing import sha256_of
 from engine.model_store.progress import Progress
 from engine.run_folder import ModelFiles
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the converter changes what it writes: older copies are made again."""
 
 
