@@ -68,13 +68,13 @@ class KVCache:
         """Take a sequence's blocks back, last one first: a beginning outlives what follows it."""
         self.pool.release(reversed(sequence.forget_blocks()))
 
-    def reset(self, running: Iterable[Sequence]) -> int:
+    def reset(self, holders: Iterable[Sequence]) -> int:
         """Forget what all blocks hold; returns how many cached ones became free.
 
-        The `running` sequences keep theirs, but enter nothing any more: what is in front of it is forgotten.
+        Those who hold blocks keep them, but enter nothing any more: what is in front of it is forgotten.
         """
         self._prefixes.clear()
-        for sequence in running:
+        for sequence in holders:
             sequence.cached_blocks = _NEVER
         return self.pool.forget_contents()
 

@@ -115,7 +115,8 @@ class Scheduler:
 
     def reset_cache(self) -> int:
         """Forget all cached blocks; returns how many became free."""
-        return self.kv.reset(self.running.sequences)
+        riding = (sequence for step, _ in self._in_flight for sequence in step.sequences)
+        return self.kv.reset([*self.running.sequences, *riding])
 
     def gateway_is(self, incarnation: int) -> None:
         """The supervisor names the living gateway (0: none); nobody waits for what earlier ones asked."""

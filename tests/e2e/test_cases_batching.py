@@ -107,6 +107,20 @@ def _named(served: Served, name: str, ask: dict[str, Any]) -> dict[str, Any]:
     return httpx.post(f"{served.url}/v1/completions", json=body_of(ask), headers=headers, timeout=120).json()
 
 
+def test_the_simulated_device_answers_hundreds_at_once_as_one_alone(serve):
+    """Everything but the model, at a size at which this machine could not run one."""
+    served = serve("--device", "simulated", "--overlap", "on", "--max-num-seqs", "256", "--simulated-step", "500,1,1")
+    ask = {"max_tokens": 20, "ignore_eos": True, "temperature": 1.0}
+
+    def ids(i: int) -> list[int]:
+        return choice(served, prompt=[7, 8, 9 + i % 3], seed=i, **ask)["token_ids"]
+
+    alone = [ids(i) for i in range(8)]
+    together = at_once(ids, [i % 8 for i in range(256)], workers=128)
+    assert all(got == alone[i % 8] for i, got in enumerate(together))
+    served.eventually(served.idle, 10)
+
+
 # --- log probabilities --------------------------------------------------------------------------------
 
 

@@ -59,6 +59,17 @@ def test_a_reset_keeps_what_runs_and_forgets_it_too() -> None:
     assert cached_tokens(sim) == 0
 
 
+def test_who_ended_with_a_step_in_flight_enters_nothing_after_a_reset() -> None:
+    sim = Simulation(max_num_batched_tokens=8)
+    sim.enqueue(PROMPT, request_id="leaves", max_tokens=6)
+    sim.begin()
+    sim.abort("leaves")
+    sim.scheduler.reset_cache()
+    sim.run()
+    sim.check_idle()
+    assert sim.pool.num_cached == 0
+
+
 def logprob(token: int) -> TokenLogprobs:
     return TokenLogprobs(-float(token), 1, [], [])
 
