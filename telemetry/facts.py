@@ -202,8 +202,14 @@ class StepFacts(msgspec.Struct, frozen=True):
 
     @property
     def duration_s(self) -> float:
-        """From the plan's begin to the publication of its result."""
-        return seconds(self.record.planned_ns, self.record.published_ns)
+        """From the plan's begin to the publication of its result, without the wait behind the step in front of it.
+
+        That wait is none of its own: overlapped, a step is planned while the one before still runs.
+        """
+        record = self.record
+        front_ended_ns = record.exec_start_ns - record.idle_ns if record.idle_ns else 0
+        waited_ns = max(0, front_ended_ns - record.submitted_ns)
+        return seconds(record.planned_ns + waited_ns, record.published_ns)
 
 
 def incarnation_id(run_id: str, scope: Scope) -> str:

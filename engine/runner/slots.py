@@ -59,6 +59,8 @@ class SlotTable:
     def append_tokens(self, slots: Ints, token_ids: Ints) -> None:
         """Each of `slots` has sampled a token, ``[n]`` each."""
         self.last_token[slots] = token_ids
+        if not self.rules:
+            return
         for slot, token in zip(slots.tolist(), token_ids.tolist(), strict=True):
             if slot in self.rules:
                 self.rules[slot].append(token)

@@ -48,24 +48,18 @@ class Arrivals:
         params = message.params
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         choices = self._choices(message)
-        sequences = [
-            self._sequence(message, spec, stop_ids, choices[spec.prompt], now_ns) for spec in message.sequences
-        ]
-        for sequence in sequences:
-            if sequence.choices is not None:
-                sequence.choices.members.append(sequence)
-        return sequences
+        return [self._sequence(message, spec, stop_ids, choices[spec.prompt], now_ns) for spec in message.sequences]
 
     def _choices(self, message: Enqueue) -> list[Choices | None]:
         """For each prompt, what its sequences have in common, if several can share a block."""
         counts = [0] * len(message.prompts)
         for spec in message.sequences:
             counts[spec.prompt] += 1
-        block_size = self._limits.block_size
-        return [
-            Choices(block_size) if count > 1 and len(prompt) > block_size else None
-            for prompt, count in zip(message.prompts, counts, strict=True)
-        ]
+        size = self._limits.block_size
+        shared = [(len(prompt) - 1) // size * size for prompt in message.prompts]
+        if message.params.prompt_logprobs is not None:
+            shared = [0] * len(shared)  # each computes its own
+        return [Choices(tokens) if count > 1 and tokens else None for tokens, count in zip(shared, counts, strict=True)]
 
     def _sequence(
         self, message: Enqueue, spec: SequenceSpec, stop_ids: frozenset[int], choices: Choices | None, now_ns: int

@@ -40,6 +40,8 @@ class KVCache:
         if self._reuse:
             sequence.cached_blocks = len(reused)
             sequence.cache_entry = self._prefixes.entry(reused[-1]) if reused else ROOT
+        if sequence.choices is not None:
+            sequence.choices.advanced(sequence)
         if not sequence.preemptions:
             self._count_hits(sequence)
         return True
@@ -52,7 +54,9 @@ class KVCache:
         return blocks
 
     def commit(self, sequence: Sequence) -> None:
-        """Enter the full blocks that have been computed since the last call in the prefix cache."""
+        """Let others use the full blocks that have been computed since the last call."""
+        if sequence.choices is not None:
+            sequence.choices.advanced(sequence)
         full = sequence.computed // self.block_size
         if not self._reuse or full <= sequence.cached_blocks:
             return
@@ -67,6 +71,8 @@ class KVCache:
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's blocks back, last one first: a beginning outlives what follows it."""
         self.pool.release(reversed(sequence.forget_blocks()))
+        if sequence.choices is not None:
+            sequence.choices.released(sequence)
 
     def reset(self, holders: Iterable[Sequence]) -> int:
         """Forget what all blocks hold; returns how many cached ones became free.
@@ -88,12 +94,12 @@ class KVCache:
         if self._reuse:
             count = (len(sequence.tokens) - 1) // self.block_size
             return self._prefixes.match(sequence.block_contents(self.block_size, count))
-        donor = sequence.choices.donor() if sequence.choices is not None else None
+        donor = sequence.choices.donor if sequence.choices is not None else None
         return donor.blocks[: (sequence.num_prompt - 1) // self.block_size] if donor is not None else []
 
     def _count_hits(self, sequence: Sequence) -> None:
         """Only first admissions count: finding one's own blocks after a preemption says nothing of the workload."""
         sequence.cached_tokens = sequence.computed
-        if self._reuse:
+        if self._reuse and sequence.params.prompt_logprobs is None:
             self.queried_tokens += sequence.num_prompt
             self.hit_tokens += sequence.computed

@@ -63,7 +63,7 @@ class Planner:
         That is when it was the last one itself, or when somebody's blocks come free with a step in flight.
         """
         while not self._kv.pool.available:
-            if self._running.leaving:
+            if self._running.blocks_come_free:
                 return False
             victim = self._running.last
             self._preempt(step, victim)

@@ -27,9 +27,12 @@ class RunningBatch:
         return len(self._free_slots)
 
     @property
-    def leaving(self) -> int:
-        """How many have ended and will give slot and blocks back with the result of a step in flight."""
-        return self._num_slots - len(self._free_slots) - len(self.sequences)
+    def blocks_come_free(self) -> bool:
+        """Whether somebody gives blocks back with the result of a step in flight: it has ended, or awaits its last
+        token.
+        """
+        ended = self._num_slots - len(self._free_slots) - len(self.sequences)
+        return ended > 0 or any(not sequence.remaining for sequence in self.sequences)
 
     @property
     def last(self) -> Sequence:

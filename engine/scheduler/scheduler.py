@@ -227,23 +227,23 @@ class Scheduler:
             if attempt == sequence.preemptions:  # otherwise what the row computed has been given away since
                 sequence.computed += count
                 self.kv.commit(sequence)
-            if token >= 0:
-                self._take_token(sequence, token, tokens)
-                if logprobs and row in logprobs and tokens.seq_ids and tokens.seq_ids[-1] == sequence.seq_id:
-                    tokens.logprobs[len(tokens.seq_ids) - 1] = logprobs[row]
+            if token >= 0 and self._take_token(sequence, token, tokens) and row in logprobs:
+                tokens.logprobs[len(tokens.seq_ids) - 1] = logprobs[row]
         return tokens
 
-    def _take_token(self, sequence: Sequence, token: int, tokens: StepTokens) -> None:
+    def _take_token(self, sequence: Sequence, token: int, tokens: StepTokens) -> bool:
+        """True when the token is published, last in `tokens`; False when it came after the end."""
         sequence.tokens.append(token)
         sequence.pending -= 1
         if sequence.finish_reason is not None:
-            return  # it ended while it was computed
+            return False
         reason = sequence.finish_after(token)
         tokens.seq_ids.append(sequence.seq_id)
         tokens.token_ids.append(token)
         tokens.finish.append("" if reason is None else reason.value)
         if reason is not None:
             self._end(sequence, reason)
+        return True
 
     def _pass_prompt_logprobs(self, step: Step, result: StepResult) -> None:
         """Each position once: after a preemption the runner computes them again."""

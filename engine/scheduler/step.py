@@ -40,7 +40,7 @@ class Step:
         self.starting: list[SlotStart] = []
         self.decode_tokens = 0
         self.admitted: list[Sequence] = []
-        self.preempted: list[tuple[Sequence, int]] = []  # with the computed tokens it lost
+        self.preempted: list[tuple[Sequence, int]] = []  # with the scheduled tokens it lost
         self.held_up_by = WaitReason.TOKEN_BUDGET  # what stopped the first sequence that was not admitted
         self.step_id = 0
         self.predicted_ns = 0

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from engine.scheduler.sequence import Choices, Sequence
+from engine.scheduler.sequence import Sequence
 from telemetry.events import WaitReason
 
 _rank = attrgetter("rank")
@@ -52,15 +52,15 @@ class WaitingQueue:
         A choice whose prompt another one is computing is passed over: it will find the blocks ready soon.
         Behind one that awaits its last token's id (preempted with a step in flight) nobody is admitted.
         """
-        begun: list[Choices] = []
+        begun: set[int] = set()
         for sequence in self._sequences:
             if limit <= 0 or sequence.pending:
                 return
             choices = sequence.choices
-            if choices is not None and choices.donor() is None:
-                if choices.computing or choices in begun:
+            if choices is not None and choices.donor is None:
+                if choices.computing or id(choices) in begun:
                     continue
-                begun.append(choices)
+                begun.add(id(choices))
             limit -= 1
             yield sequence
 
@@ -68,7 +68,8 @@ class WaitingQueue:
         """Say why each sequence waits now; returns those whose reason is a new one.
 
         `held_up_by` is what stops the head, and with it all who could run beside it. Those further back
-        than there are `free_slots` could not run even then. A preempted sequence waits for being preempted.
+        than there are `free_slots` could not run even then. A preempted sequence waits for being preempted; a
+        choice that its sibling computes the prompt for waits for the budget that this takes.
         """
         if self._explained == (held_up_by, free_slots):
             return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from engine.messages import TokenLogprobs
@@ -26,6 +27,7 @@ def token_logprobs(logits: Tensor, token_ids: Ints, num_top: Ints) -> list[Token
 
 
 def _score(logits: Tensor, token_ids: Ints, num_top: Ints) -> Iterator[TokenLogprobs]:
+    logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)  # broken weights stay a row's own
     logprobs = logits.log_softmax(-1)
     column = to_device(token_ids, logits)[:, None]
     ranks = (logits > logits.gather(-1, column)).sum(-1) + 1

@@ -31,8 +31,9 @@ def choose_tokens(
     """
     asked = np.flatnonzero(table.num_logprobs[slots] >= 0)
     raw = logits[to_device(asked, logits)]
-    rules = {row: table.rules[slot] for row, slot in enumerate(slots.tolist()) if slot in table.rules}
-    apply_rules(logits, rules, positions)
+    if table.rules:
+        rules = {row: table.rules[slot] for row, slot in enumerate(slots.tolist()) if slot in table.rules}
+        apply_rules(logits, rules, positions)
     ids: Ints = sample(logits, _rows(table, slots, positions)).cpu().numpy()
     table.append_tokens(slots, ids)
     if not asked.size:
