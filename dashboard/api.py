@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dashboard.audit import note_action
 from dashboard.filters import read_query
 from dashboard.health import health
 from dashboard.pages import overview as overview_page
@@ -91,6 +92,7 @@ async def reset_cache(request: Request) -> Response:
     ready = {entry.replica for entry in sources.live.replicas() if entry.state is ReplicaState.READY}
     freed = await sources.commands.reset_cache(ready)
     missing = sorted(ready - freed.keys())
+    note_action(request, "reset prefix cache", ", ".join(sorted(ready)), f"blocks freed: {freed}")
     if missing or not ready:
         whom = ", ".join(missing) if missing else "no replica is ready"
         message = f"not every prefix cache was reset: {whom}"

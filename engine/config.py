@@ -49,7 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Annotated[Literal["bfloat16", "float32"], doc("Number format of weights and KV cache")] = "bfloat16"
     device: Annotated[
         Literal["auto", "cpu", "cuda", "simulated"],
-        doc("Where the model runs; simulated: nowhere, ids are drawn, to measure all that is around a model"),
+        doc("Where the model runs; simulated: nowhere, ids are drawn at random, to measure all that is around a model"),
     ] = "auto"
     simulated_step: Annotated[
         str, doc("Simulated device: microseconds per step, per prompt token and per decoding sequence")

@@ -20,6 +20,8 @@ MAX_SEQUENCES = 256
 MAX_LOGPROBS_TOLD = 1_000_000
 """Log probabilities that one response may hold: some 250 MB while it is put together."""
 
+_PRIVATE_FIELDS = frozenset({"cache_salt", "bad_words"})
+"""Of these only that they were given is recorded."""
 _CONTENT_FIELDS = frozenset({"model", "prompt", "messages"})
 
 
@@ -35,6 +37,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     cache_salt: str = ""
     timeout_s: float | None = None
+    told_logprobs: int = 0  # at most
 
     @property
     def num_sequences(self) -> int:
@@ -42,10 +45,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.prompts.count * self.options.best_of
 
     def estimated_tokens(self, longest_sequence: int) -> int:
-        """Prompt and answer tokens of all sequences, as far as can be told before tokenization."""
+        """Prompt and answer tokens of all sequences, as far as can be told before tokenization.
+
+        A log probability that is told weighs as much as a token: both are kept until the answer is written.
+        """
         answer = self.params.max_tokens or longest_sequence
         per_choice = sum(min(prompt + answer, longest_sequence) for prompt in self.prompts.estimated_tokens())
-        return self.options.best_of * per_choice
+        return self.options.best_of * per_choice + self.told_logprobs
 
     def submit(self, request_id: str, gateway: int) -> Submit:
         """The message that carries it into the engine."""
@@ -123,7 +129,7 @@ def _request(
         raise bad_request(f"{field}: {prompts.count} prompts times {choices} are more than {MAX_SEQUENCES}", field)
     limit.check(prompts)
     params = read_sampling(body, max_tokens, options)
-    _check_logprobs(prompts, params, options, limit)
+    told_logprobs = _check_logprobs(prompts, params, options, limit)
     return GenerationRequest(
         model=body.model,
         prompts=prompts,
@@ -134,28 +140,33 @@ def _request(
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         timeout_s=body.timeout,
+        told_logprobs=told_logprobs,
     )
 
 
-def _check_logprobs(prompts: Prompts, params: SamplingParams, options: AnswerOptions, limit: ContextLimit) -> None:
-    """Refuse what would take more memory than one request may, whatever the prompts' tokens are."""
-    count = 0
-    if params.logprobs is not None:
+def _check_logprobs(prompts: Prompts, params: SamplingParams, options: AnswerOptions, limit: ContextLimit) -> int:
+    """How many log probabilities may be told. Raises ApiError 400 for more than one request may take memory for."""
+    told = {"logprobs": 0, "prompt_logprobs": 0}
+    if params.logprobs is not None:  # best_of ranks by them, told or not
         answer = min(params.max_tokens or limit.tokens, limit.tokens)
-        count += prompts.count * answer * (params.logprobs + 1)
+        told["logprobs"] = prompts.count * answer * (params.logprobs + 1) * options.best_of
     if params.prompt_logprobs is not None:
-        count += sum(prompts.most_tokens(limit.tokens)) * (params.prompt_logprobs + 1)
-    count *= options.best_of
+        per_token = (params.prompt_logprobs + 1) * options.best_of
+        told["prompt_logprobs"] = sum(prompts.most_tokens(limit.tokens)) * per_token
+    count = sum(told.values())
     if count > MAX_LOGPROBS_TOLD:
-        asked = {"logprobs": options.logprobs, "prompt_logprobs": options.prompt_logprobs, "best_of": options.best_of}
-        field = next(name for name, value in asked.items() if value is not None)
+        asked = {name: getattr(options, name) is not None for name in told}
+        field = max((name for name in told if asked[name]), key=lambda name: told[name], default="best_of")
         raise bad_request(
             f"{field}: this may take {count} log probabilities, more than {MAX_LOGPROBS_TOLD}; "
             "ask for fewer alternatives, choices, prompts or tokens",
             field,
         )
+    return count
 
 
 def _given(body: GenerationBody) -> dict[str, Any]:
+    """What is recorded of a request: not what it says, nor what only its sender should know."""
     values = {name: getattr(body, name) for name in body.__struct_fields__ if name not in _CONTENT_FIELDS}
-    return {name: msgspec.to_builtins(value) for name, value in values.items() if value is not None}
+    given = {name: msgspec.to_builtins(value) for name, value in values.items() if value is not None}
+    return given | dict.fromkeys(_PRIVATE_FIELDS & given.keys(), True)

@@ -10,6 +10,9 @@ from engine.gateway.answer_options import AnswerOptions
 from engine.gateway.pieces import Piece
 from engine.messages import TextLogprob, TokenTextLogprobs
 
+_SKIPPED_CHARACTERS = 8
+"""So many characters of a prompt may be lost between two tokens, as spaces are in some vocabularies."""
+
 FLOOR = -9999.0
 """Stands for minus infinity, which JSON has not."""
 
@@ -32,14 +35,24 @@ class AnswerOffsets:
 
 
 def prompt_offsets(tokens: Sequence[TextLogprob], text: str) -> list[int]:
-    """Where the tokens of a prompt begin in its text. One that adds nothing may yet stand there by its name."""
+    """Where the tokens of a prompt begin in its text.
+
+    One that makes no text may yet stand there by its name, and one that makes some may not stand there at all: a
+    start token that the client did not write.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offsets, at = [], 0
     for token in tokens:
         offsets.append(at)
-        named = not token.data and token.text and text.startswith(token.text, at)
-        at += len(token.text) if named else len(decoder.decode(token.data))
+        at = _behind(text, at, decoder.decode(token.data) if token.data else token.text)
     return offsets
+
+
+def _behind(text: str, at: int, piece: str) -> int:
+    """Where `piece` ends if it stands at `at` or soon behind it; letters may have lost their case."""
+    nearby = text[at : at + len(piece) + _SKIPPED_CHARACTERS]
+    found = nearby.casefold().find(piece.casefold()) if nearby.isascii() else nearby.find(piece)
+    return at if found < 0 else at + found + len(piece)
 
 
 def completion_logprobs(piece: Piece, options: AnswerOptions, offsets: AnswerOffsets) -> dict[str, Any] | None:

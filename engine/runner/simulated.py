@@ -21,7 +21,8 @@ class SimulatedRunner:
     """Executes step plans by sleeping.
 
     The id at a position depends on the sequence's seed and the position alone, so that answers are the same
-    however they are batched, cut into chunks or preempted.
+    however they are batched, cut into chunks or preempted. There are no logits: whatever a request says of them
+    (temperature, biases, penalties, log probabilities) has no effect here.
     """
 
     def __init__(self, folder: Path, config: Config) -> None:

@@ -6,6 +6,8 @@ from tokenizers import Tokenizer
 
 from engine.tokenizer.limits import RequestRefusedError
 
+_LETTER = "x"
+
 
 class BadWords:
     """Looks up the tokens of words."""
@@ -14,7 +16,7 @@ class BadWords:
         self._tokenizer = tokenizer
 
     def ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Each word as it stands and as it is behind a space, where that is something else; each form once.
+        """Each word as it stands, behind a space and within a longer word, where those are something else.
 
         Raises RequestRefusedError for a word that the tokenizer makes nothing of.
         """
@@ -25,7 +27,16 @@ class BadWords:
                 raise RequestRefusedError(f"bad_words[{i}]: there are no tokens in this word", f"bad_words[{i}]")
             forms[as_it_stands] = None
             forms[self._encode(" " + word, i)] = None
+            if inside := self._inside(word, i):
+                forms[inside] = None
         return tuple(forms)
+
+    def _inside(self, word: str, i: int) -> tuple[int, ...]:
+        """The word behind a letter, where the tokens leave the two apart; vocabularies with a space in front of every
+        word have other tokens there.
+        """
+        letter, both = self._encode(_LETTER, i), self._encode(_LETTER + word, i)
+        return both[len(letter) :] if both[: len(letter)] == letter else ()
 
     def _encode(self, word: str, i: int) -> tuple[int, ...]:
         try:

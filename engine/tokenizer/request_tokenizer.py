@@ -65,7 +65,7 @@ class RequestTokenizer:
         max_tokens = self._limits.answer_tokens(prompts, params.max_tokens)
         check_min_tokens(params.min_tokens, max_tokens)
         bad_word_ids = self._bad_words.ids(params.bad_words)
-        return msgspec.structs.replace(params, max_tokens=max_tokens, bad_word_ids=bad_word_ids)
+        return msgspec.structs.replace(params, max_tokens=max_tokens, bad_words=(), bad_word_ids=bad_word_ids)
 
     def ids_reply(self, request: TextToIds) -> IdsReply:
         """``POST /tokenize``."""

@@ -70,11 +70,11 @@ def test_a_request_that_is_given_up_while_it_waits_leaves_nothing_behind(serve):
 
 def test_a_running_stream_does_not_stall_behind_long_prefills(serve):
     """LC-09."""
-    served = serve("--max-num-batched-tokens", "256")
-    alone_s = time_to_first_token(served, prompt=words(3, 2048), max_tokens=1)
+    served = serve("--max-num-batched-tokens", "128")
+    alone_s = time_to_first_token(served, prompt=words(3, 1024), max_tokens=1)
     chunk_s = alone_s / 8
     stream = Stream(served, prompt="Count:", max_tokens=40, ignore_eos=True).wait_events(10)
-    prompts = [Stream(served, prompt=words(10 + i, 2048), max_tokens=1) for i in range(5)]
+    prompts = [Stream(served, prompt=words(10 + i, 1024), max_tokens=1) for i in range(5)]
     stream.finish()
     assert any(prompt.running for prompt in prompts), "the stream ends while prompts are still computed"
     assert stream.largest_gap_s() <= 3 * chunk_s + 0.2
@@ -91,7 +91,7 @@ def test_requests_are_admitted_as_long_as_there_is_a_slot(serve):
     for stream in streams:
         stream.finish()
     decode = Stream(served, prompt="Count:", max_tokens=200, ignore_eos=True).wait_events(3)
-    long = [Stream(served, prompt=words(30 + i, 2000), max_tokens=1) for i in range(2)]
+    long = [Stream(served, prompt=words(30 + i, 1500), max_tokens=1) for i in range(2)]
     served.eventually(lambda: served.gauge(Stage.SCHEDULER, Gauge.RUNNING) >= 2, 5, "a prefill beside a decode")
     assert choice(served, prompt="Hi", max_tokens=1)["finish_reason"] == "length"
     assert all(stream.running for stream in long), "the short one was answered before the long ones"

@@ -392,3 +392,17 @@ def test_the_best_have_the_highest_mean_of_their_prompt(scores: list[list[float]
         means = [sum(own) / len(own) if own else -math.inf for own in scores[3 * prompt : 3 * prompt + 3]]
         told = [means[int(piece.text) - 3 * prompt] for piece in chosen[prompt * n : (prompt + 1) * n]]
         assert told == sorted(means, reverse=True)[:n]
+
+
+def test_a_start_token_that_the_client_did_not_write_moves_nothing() -> None:
+    tokens = [
+        TextLogprob(1, "<s>", b"<s>", 0.0),
+        TextLogprob(5, " Hi", b" Hi", -1.0),
+        TextLogprob(6, " you", b" you", -1.0),
+    ]
+    assert prompt_offsets(tokens, " Hi you") == [0, 0, 3]
+
+
+def test_letters_that_lost_their_case_are_found() -> None:
+    tokens = [TextLogprob(1, "the", b"the", 0.0), TextLogprob(5, "fox", b"fox", -1.0)]
+    assert prompt_offsets(tokens, "The Fox") == [0, 3]

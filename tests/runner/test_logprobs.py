@@ -235,3 +235,10 @@ def test_slices_leave_no_seam(runner, monkeypatch):
         for row in one:
             for a, b in zip(one[row], other[row], strict=True):
                 assert_alike(a, b, 1e-4)
+
+
+def test_logits_that_are_no_numbers_stay_a_row_of_their_own() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0], [float("nan")] * 3, [5.0, 4.0, 6.0]])
+    first, broken, last = token_logprobs(logits, np.array([1, 0, 2]), np.array([2, 2, 2]))
+    assert (first.top_ids, last.top_ids) == ([1, 2], [2, 0])
+    assert set(broken.top_ids) <= {0, 1, 2}

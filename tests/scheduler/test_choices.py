@@ -1,5 +1,8 @@
 """n and best_of: the choices of one prompt share its blocks, with and without the prefix cache."""
 
+import statistics
+import time
+
 import pytest
 
 from telemetry.events import SequenceAdmitted
@@ -54,6 +57,32 @@ def test_another_choice_computes_the_prompt_when_the_first_is_preempted_or_ends(
     sim.run()
     assert [record.cached_tokens for record in sim.journal.of(SequenceAdmitted)] == [0, 0, 40]
     sim.check_idle()
+
+
+def test_choices_whose_prompts_log_probabilities_are_asked_for_compute_at_once() -> None:
+    sim = Simulation(num_blocks=100, max_num_batched_tokens=64)
+    sim.enqueue(PROMPT, n=3, max_tokens=1, prompt_logprobs=0)
+    assert sim.run() == 1
+    assert (sim.scheduler.kv.queried_tokens, sim.scheduler.kv.hit_tokens) == (0, 0), "nothing was looked up"
+    sim.check_idle()
+
+
+def test_a_step_is_planned_as_fast_with_thousands_of_choices_waiting() -> None:
+    def plan_ns(n: int) -> float:
+        sim = Simulation(num_blocks=100_000, max_num_seqs=64, max_num_batched_tokens=128)
+        for i in range(4096 // n):
+            sim.enqueue([i % 50] * 40, request_id=f"q{i}", n=n, max_tokens=200)
+        times = []
+        for _ in range(12):
+            began = time.perf_counter_ns()
+            step = sim.scheduler.schedule()
+            times.append(time.perf_counter_ns() - began)
+            assert step is not None
+            sim.scheduler.submit(step)
+            sim.end()
+        return statistics.median(times)
+
+    assert plan_ns(16) < 8 * plan_ns(1) + 1_000_000
 
 
 def test_choices_of_prompts_in_one_block_start_together() -> None:

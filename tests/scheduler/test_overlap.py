@@ -101,3 +101,15 @@ def test_those_who_came_while_two_steps_were_in_flight_say_why_they_wait() -> No
     assert [record.reason for record in sim.journal.of(WaitChanged)] == ["max_running"]
     sim.run()
     sim.check_idle()
+
+
+def test_who_awaits_the_last_token_is_not_preempted_and_nobody_is_for_those_blocks() -> None:
+    """All blocks are taken when the second needs one more, and the first gives its own back with the step in flight."""
+    sim = Simulation(num_blocks=6, max_num_seqs=2, prefix_cache=False, max_in_flight=2)
+    sim.enqueue(range(9), request_id="nearly done", max_tokens=8)
+    sim.enqueue([1], request_id="grows", max_tokens=12)
+    sim.run()
+    assert min(record.blocks_free for record in sim.steps()) == 0
+    assert sim.journal.of(SequencePreempted) == []
+    assert [answer.finish for answer in sim.answers.values()] == ["length", "length"]
+    sim.check_idle()

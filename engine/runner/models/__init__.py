@@ -9,7 +9,7 @@ from engine.model_shape import ModelShape
 from engine.process import CannotStartError
 from engine.runner.models.base import Model
 from engine.runner.models.gemma2 import gemma2
-from engine.runner.models.gemma3 import gemma3
+from engine.runner.models.gemma3 import TEXT_PREFIXES, gemma3
 from engine.runner.models.llama import llama
 from engine.runner.models.mistral import mistral
 from engine.runner.models.model_config import ModelConfig
@@ -53,7 +53,8 @@ def _refuse_forgotten_weights(config: ModelConfig, checkpoint: Checkpoint) -> No
 
     Older files store the frequencies of the rotation, which follow from config.json.
     """
-    forgotten = [name for name in checkpoint.not_taken("model.layers.") if not name.endswith("inv_freq")]
+    layers = (name for prefix in TEXT_PREFIXES for name in checkpoint.not_taken(f"{prefix}layers."))
+    forgotten = [name for name in layers if not name.endswith("inv_freq")]
     if forgotten:
         raise CannotStartError(
             f"{config.folder}: the weights have {forgotten[0]!r}, of which config.json says nothing; it may lack a "

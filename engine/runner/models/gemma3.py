@@ -14,7 +14,7 @@ from engine.runner.models.rope import Rotary
 from engine.runner.models.source import ModelSource, self_attention
 from engine.runner.weights import Weights
 
-_PREFIXES = ("model.", "language_model.model.", "model.language_model.")
+TEXT_PREFIXES = ("model.", "language_model.model.", "model.language_model.")
 """Where the text part's weights are: of a text model, and of one with images as stored by transformers 4 and 5."""
 
 
@@ -42,7 +42,7 @@ def gemma3(source: ModelSource) -> Decoder:
         )
         return gemma_layer(source, weights, attention)
 
-    prefix = next((p for p in _PREFIXES if source.checkpoint.has(f"{p}embed_tokens.weight")), _PREFIXES[0])
+    prefix = next((p for p in TEXT_PREFIXES if source.checkpoint.has(f"{p}embed_tokens.weight")), TEXT_PREFIXES[0])
     return gemma_like(source, layer, config.get("final_logit_softcapping"), prefix)
 
 
