@@ -2,7 +2,9 @@
 
 One owner per piece of state, and a scheduler that reads as their table of contents:
 
-* `sequence`       a sequence's scheduled tokens chasing its known tokens; the table of all sequences
+* `sequence`       a sequence's scheduled tokens chasing its known tokens
+* `sequence_table` all sequences that are not over, by number and by request
+* `choices`        what the choices of one prompt share
 * `waiting_queue`  who is next (by priority and time of arrival), and why each one waits
 * `running_batch`  the running sequences in the same order, and their slots at the runner
 * `kv_blocks`      the block pool: free, active, cached

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 
 from engine.messages import Enqueue, Refused, SequenceSpec
+from engine.scheduler.choices import Choices
 from engine.scheduler.limits import Limits
-from engine.scheduler.sequence import Choices, Sequence
+from engine.scheduler.sequence import Sequence
 
 SEED_BITS = 63
 

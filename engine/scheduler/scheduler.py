@@ -31,7 +31,8 @@ from engine.scheduler.kv_cache import KVCache
 from engine.scheduler.limits import Limits
 from engine.scheduler.planner import Planner
 from engine.scheduler.running_batch import RunningBatch
-from engine.scheduler.sequence import NO_SLOT, Sequence, SequenceTable
+from engine.scheduler.sequence import NO_SLOT, Sequence
+from engine.scheduler.sequence_table import SequenceTable
 from engine.scheduler.step import Step, Surroundings
 from engine.scheduler.step_cost import StepCost
 from engine.scheduler.waiting_queue import WaitingQueue
@@ -115,8 +116,8 @@ class Scheduler:
 
     def reset_cache(self) -> int:
         """Forget all cached blocks; returns how many became free."""
-        riding = (sequence for step, _ in self._in_flight for sequence in step.sequences)
-        return self.kv.reset([*self.running.sequences, *riding])
+        in_flight = (sequence for step, _ in self._in_flight for sequence in step.sequences)
+        return self.kv.reset([*self.running.sequences, *in_flight])
 
     def gateway_is(self, incarnation: int) -> None:
         """The supervisor names the living gateway (0: none); nobody waits for what earlier ones asked."""
@@ -249,15 +250,15 @@ class Scheduler:
         """Each position once: after a preemption the runner computes them again."""
         for row, items in result.prompt_logprobs.items():
             sequence, first = step.sequences[row], step.starts[row] + 1
-            new = items[sequence.prompt_logprobs - first :] if first <= sequence.prompt_logprobs else []
+            new = items[sequence.prompt_logprobs_given - first :] if first <= sequence.prompt_logprobs_given else []
             if new and sequence.finish_reason is None:
-                self._news.append(PromptLogprobs(sequence.seq_id, sequence.prompt_logprobs, new))
-                sequence.prompt_logprobs += len(new)
+                self._news.append(PromptLogprobs(sequence.seq_id, sequence.prompt_logprobs_given, new))
+                sequence.prompt_logprobs_given += len(new)
 
     def _let_go(self, step: Step) -> None:
         for sequence in step.sequences:
-            sequence.riding -= 1
-            if sequence.finish_reason is not None and not sequence.riding:
+            sequence.rows_in_flight -= 1
+            if sequence.finish_reason is not None and not sequence.rows_in_flight:
                 self._release(sequence, sequence.finish_reason)
 
     # --- ends -------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class Scheduler:
             self.queue.remove(sequence)
         else:
             self.running.leave(sequence)
-        if not sequence.riding:
+        if not sequence.rows_in_flight:
             self._release(sequence, reason)
 
     def _release(self, sequence: Sequence, reason: FinishReason) -> None:

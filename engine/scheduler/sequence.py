@@ -1,4 +1,4 @@
-"""A sequence as the scheduler sees it, and the table of all sequences that are not over.
+"""A sequence as the scheduler sees it.
 
 There are no phases: scheduled tokens chase known tokens, and a row of a step closes part of the gap::
 
@@ -15,50 +15,13 @@ from __future__ import annotations
 from array import array
 
 from engine.messages import SamplingParams, SequenceEnd, SequenceStart, SlotStart
+from engine.scheduler.choices import Choices
 from telemetry.events import FinishReason, SequenceEnded, SequenceQueued, WaitReason
 
 NO_SLOT = -1
 
 Rank = tuple[int, int]
 """Place in the order of service, earlier ones first: (virtual time of arrival in ns, seq_id)."""
-
-
-class Choices:
-    """What the sequences of one request with the same prompt share: one computes it, the others use its blocks.
-
-    With the prefix cache on, they find them there; without, they take them from one that still runs.
-    """
-
-    def __init__(self, shared_tokens: int) -> None:
-        """`shared_tokens` of the prompt lie in full blocks; its last token does not, for after it each samples."""
-        self._shared_tokens = shared_tokens
-        self._computing: dict[int, Sequence] = {}  # hold blocks, not all of the prompt's computed
-        self._ready: dict[int, Sequence] = {}  # hold all of them, computed
-
-    @property
-    def donor(self) -> Sequence | None:
-        """One that holds all blocks that can be shared, computed."""
-        return next(iter(self._ready.values()), None)
-
-    @property
-    def computing(self) -> bool:
-        """Whether one is on the way to become the donor."""
-        return bool(self._computing)
-
-    def advanced(self, sequence: Sequence) -> None:
-        """One of them holds blocks, and `computed` tokens of it are there."""
-        if sequence.seq_id in self._ready:
-            return
-        if sequence.computed >= self._shared_tokens:
-            self._computing.pop(sequence.seq_id, None)
-            self._ready[sequence.seq_id] = sequence
-        else:
-            self._computing[sequence.seq_id] = sequence
-
-    def released(self, sequence: Sequence) -> None:
-        """One of them has given its blocks back."""
-        self._computing.pop(sequence.seq_id, None)
-        self._ready.pop(sequence.seq_id, None)
 
 
 class Sequence:
@@ -82,10 +45,10 @@ class Sequence:
         "pending",
         "preemptions",
         "prompt_index",
-        "prompt_logprobs",
+        "prompt_logprobs_given",
         "rank",
         "request_id",
-        "riding",
+        "rows_in_flight",
         "scheduled",
         "seed",
         "seq_id",
@@ -142,8 +105,8 @@ class Sequence:
         self.slot = NO_SLOT
         self.preemptions = 0
         self.wait_reason: WaitReason | None = None
-        self.riding = 0  # rows in steps in flight
-        self.prompt_logprobs = 1  # prompt tokens up to here need no log probabilities, or have been given them
+        self.rows_in_flight = 0  # rows in steps in flight
+        self.prompt_logprobs_given = 1  # prompt tokens up to here need no log probabilities, or have been given them
         self.finish_reason: FinishReason | None = None
         self._block_contents: list[bytes] = []
 
@@ -232,39 +195,3 @@ class Sequence:
         return SequenceEnded(
             self.seq_id, at_ns, reason, self.output_tokens, self.cached_tokens, self.preemptions, error=""
         )
-
-
-class SequenceTable:
-    """Every sequence that is not over, by its number and by its request."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, Sequence] = {}
-        self._by_request: dict[str, list[Sequence]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def add(self, sequence: Sequence) -> None:
-        """Enter a new sequence."""
-        self._by_id[sequence.seq_id] = sequence
-        self._by_request.setdefault(sequence.request_id, []).append(sequence)
-
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence. Raises KeyError when it is not here, so nothing can end twice."""
-        del self._by_id[sequence.seq_id]
-        siblings = self._by_request[sequence.request_id]
-        siblings.remove(sequence)
-        if not siblings:
-            del self._by_request[sequence.request_id]
-
-    def get(self, seq_id: int) -> Sequence | None:
-        """The sequence with this number, if it is not over."""
-        return self._by_id.get(seq_id)
-
-    def of_request(self, request_id: str) -> list[Sequence]:
-        """The sequences of a request that are not over."""
-        return list(self._by_request.get(request_id, ()))
-
-    def of_gateways_up_to(self, incarnation: int) -> list[Sequence]:
-        """The sequences that gateways up to this incarnation asked for."""
-        return [sequence for sequence in self._by_id.values() if sequence.gateway <= incarnation]

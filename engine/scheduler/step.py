@@ -59,7 +59,7 @@ class Step:
             self.token_ids += [-1] * (end - max(start, known))
         sequence.scheduled = end
         sequence.pending += samples
-        sequence.riding += 1
+        sequence.rows_in_flight += 1
         self.sequences.append(sequence)
         self.slots.append(sequence.slot)
         self.starts.append(start)

@@ -61,7 +61,7 @@ def test_who_was_preempted_with_a_token_in_flight_gets_it_and_comes_back_with_it
         sim.begin()
     waiting = sim.scheduler.queue.head
     assert waiting is not None
-    assert waiting.pending == waiting.riding == 1
+    assert waiting.pending == waiting.rows_in_flight == 1
     assert not waiting.blocks
     sim.run()
     limit = sim.limits.longest_sequence
