@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Engine, Select, create_engine, event, insert, select, tuple_
 
-from telemetry import schema
+from telemetry import schema, token_files
 
 Row = dict[str, Any]
 MAX_LIMIT = 1000
@@ -64,7 +64,7 @@ class Reader:
     """Queries for the dashboard. Safe for several threads; every call is a short transaction of its own."""
 
     def __init__(self, data_path: Path) -> None:
-        self._data_path = data_path
+        self._token_folder = data_path / schema.TOKEN_FOLDER
         self._engine = create_engine(f"sqlite:///{data_path / schema.STORE_FILE}")
         event.listen(self._engine, "connect", _wait_for_the_writer)
 
@@ -111,14 +111,12 @@ class Reader:
 
     def token_line(self, file: str, offset: int) -> Row | None:
         """The token-log line of a sequence (``log_file`` and ``log_offset`` of its row); None when it is gone."""
-        path = self._data_path / schema.TOKEN_FOLDER / Path(file).name
         try:
-            with path.open("rb") as f:
-                f.seek(offset)
-                line: Row = json.loads(f.readline())
+            with token_files.opened(self._token_folder, Path(file).name) as blocks:
+                line = token_files.line_at(blocks, offset)
+                return json.loads(line) if line else None
         except (OSError, ValueError):
             return None
-        return line
 
     # --- steps, samples, replicas -------------------------------------------------------------------
 
