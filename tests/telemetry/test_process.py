@@ -70,8 +70,11 @@ def test_a_request_reaches_every_sink_and_nothing_is_left_at_the_end(make_rig):
 
 
 def test_each_request_counts_once_however_often_telemetry_is_killed(make_rig):
-    """Requests and steps are journaled all the time while the process is killed at random moments."""
-    rig = make_rig()
+    """Requests and steps are journaled all the time while the process is killed at random moments.
+
+    Token log files are so small that they are rotated and compressed all the time too.
+    """
+    rig = make_rig(token_log_max_bytes="4K")
     chance = random.Random(7)
     done = threading.Event()
     written = []
@@ -111,11 +114,12 @@ def test_each_request_counts_once_however_often_telemetry_is_killed(make_rig):
     assert rig.metric("vitrine_step_batch_size_count") == 3 * len(written)
     assert rig.metric("vitrine_inter_token_latency_seconds_count") == 2 * len(written)
     reader = open_reader(rig.data)
-    for row in reader.list_requests(limit=20).rows:
+    for row in reader.list_requests(limit=1000).rows:
         (sequence,) = reader.get_sequences(row["request_id"])
         line = reader.token_line(sequence["log_file"], sequence["log_offset"])
         assert line["request_id"] == row["request_id"]
     reader.close()
+    assert len(list((rig.data / "tokens").glob("*.jsonl.gz"))) > 5
     assert rig.stop()[0] == 0
 
 
