@@ -85,16 +85,21 @@ class TokenArchive:
         for path in self._folder.glob("*" + SUFFIX + COMPRESSED):
             path.with_name(path.name.removesuffix(COMPRESSED)).unlink(missing_ok=True)
 
-    def work(self) -> None:
-        """A slice of what is to be compressed: a few milliseconds. Raises OSError, and then begins anew later."""
+    def work(self) -> bool:
+        """Compress the next block, a few milliseconds; whether that was a file's last.
+
+        Raises OSError, and then begins anew after the next `trim`.
+        """
         if self._compression is None:
-            return
+            return False
         try:
-            if self._compression.step():
-                self._compression = None
+            done = self._compression.step()
         except OSError:
             self._drop_compression()
             raise
+        if done:
+            self._compression = None
+        return done
 
     def trim(self, closed: Collection[str], now_ts: float) -> None:
         """Delete those of the closed files whose time is over, and choose the next one to compress. Raises OSError."""

@@ -63,6 +63,7 @@ class TokenLog:
         self._name = ""  # of the current file, or of the last one where none is open
         self._fd = -1
         self._size = 0
+        self._has_closed_one = True  # one that nobody has looked after
 
     @property
     def position(self) -> LogRef:
@@ -111,11 +112,17 @@ class TokenLog:
         self._committed = self.position
 
     def work(self) -> None:
-        """A slice of compressing closed files, a few milliseconds; to be called often. Raises OSError."""
-        self._archive.work()
+        """A few milliseconds of compressing closed files; to be called often. Raises OSError."""
+        if self._has_closed_one:
+            self.trim()
+        self._has_closed_one = self._archive.work()  # then the next is to be chosen
 
     def trim(self) -> None:
-        """Close a file that is too old, delete and compress closed ones; to be called now and then. Raises OSError."""
+        """Close a file that is too old, delete old ones, choose one to compress; to be called now and then.
+
+        Raises OSError.
+        """
+        self._has_closed_one = False
         if self._clock() >= self._forget_at:
             self._known.clear()
             self._forget_at = float("inf")
@@ -147,6 +154,7 @@ class TokenLog:
         if self._rotation.fsync != "off":
             os.fsync(self._fd)
         self._close()
+        self._has_closed_one = True
 
     def _closed(self) -> list[str]:
         """The files that nothing will be written to and that recovery will not ask for."""
