@@ -90,6 +90,7 @@ class Telemetry:
         with self.process.running():
             self.write(len(self.finished))
             self.commit(0)
+            self.trim(0)
             self.work(200)
 
     def check(self):
