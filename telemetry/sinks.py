@@ -164,16 +164,17 @@ class Sinks:
         positions = run.tail.positions()
         if not self._batch and positions == self._positions:
             return
+        log_position = self._log.position if self._log else None
         try:
-            self._store.commit(self._batch, positions, self._state())
+            self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
             self.store_degraded = True
             self.exposition.dropped["store"] += self._batch.shed()
             self.complain("the store cannot be written", str(e))
             return
         self.store_degraded = False
-        if self._log is not None:
-            self._log.committed()
+        if self._log is not None and log_position is not None:
+            self._log.committed(log_position)
         self.exposition.events["store"] += len(self._batch)
         self._batch = Batch()
         self._positions = positions
@@ -277,7 +278,7 @@ class Sinks:
             self.exposition.dropped["spans"] += dropped - self._noted[1]
             self._noted = (exported, dropped)
 
-    def _state(self) -> dict[str, bytes]:
+    def _state(self, log_position: LogRef | None) -> dict[str, bytes]:
         self._note_exports()
         exposition = self.exposition
         saved = _SavedState(
@@ -289,8 +290,8 @@ class Sinks:
             dict(exposition.dropped),
         )
         state = {_METRICS_STATE: msgspec.msgpack.encode(saved)}
-        if self._log is not None:
-            state[_LOG_STATE] = msgspec.msgpack.encode(self._log.position)
+        if log_position is not None:
+            state[_LOG_STATE] = msgspec.msgpack.encode(log_position)
         return state
 
 

@@ -25,8 +25,8 @@ from telemetry.rows import LogRef
 from telemetry.token_archive import Retention, TokenArchive, sync_folder, write_whole
 from telemetry.token_files import all_names, begun_ts, name_at, plain_names
 
-_FORGET_AFTER_S = 1800.0
-"""After a restart: by then every request of which there are records has been read again."""
+_REPLAY_S = 1800.0
+"""After a restart: by then every request of which there are records has been read again and closed."""
 
 _render = structlog.processors.JSONRenderer(serializer=lambda event, **_: msgspec.json.encode(event).decode())
 
@@ -58,7 +58,7 @@ class TokenLog:
         self._clock = clock
         self._archive = TokenArchive(folder, retention or Retention(), self._rotation.fsync != "off")
         self._known: dict[tuple[str, int], LogRef] = {}  # lines that were written but not committed
-        self._forget_at = float("inf")
+        self._replayed_at = float("inf")
         self._committed: LogRef = ("", 0)
         self._name = ""  # of the current file, or of the last one where none is open
         self._fd = -1
@@ -68,13 +68,14 @@ class TokenLog:
     @property
     def position(self) -> LogRef:
         """Up to where all lines are covered: to be committed together with the rows, and given to `recover`."""
-        return min(self._known.values(), default=(self._name, self._size))
+        end = (self._name, self._size)
+        return end if self._clock() >= self._replayed_at else min(self._known.values(), default=end)
 
     def recover(self, committed: LogRef) -> None:
         """Go on where an earlier process was; `committed` is its last committed position, ("", 0) if unknown."""
         self._archive.recover()
         self._committed = committed
-        self._forget_at = self._clock() + _FORGET_AFTER_S
+        self._replayed_at = self._clock() + _REPLAY_S
         plain = plain_names(self._folder)
         for name in plain if committed[0] else plain[-1:]:
             if name >= committed[0]:
@@ -107,9 +108,9 @@ class TokenLog:
                 self._known.pop((request_id, index), None)
         return refs
 
-    def committed(self) -> None:
-        """What has been written is in the store."""
-        self._committed = self.position
+    def committed(self, position: LogRef) -> None:
+        """What was written up to `position` is in the store."""
+        self._committed = position
 
     def work(self) -> None:
         """A few milliseconds of compressing closed files; to be called often. Raises OSError."""
@@ -123,9 +124,6 @@ class TokenLog:
         Raises OSError.
         """
         self._has_closed_one = False
-        if self._clock() >= self._forget_at:
-            self._known.clear()
-            self._forget_at = float("inf")
         if self._fd >= 0 and self._is_too_old():
             self._end_file()
         self._archive.trim(self._closed(), self._clock())

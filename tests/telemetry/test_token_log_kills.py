@@ -40,6 +40,7 @@ class Telemetry:
         self.log = TokenLog(self.folder, ROTATION, self.retention, self.clock)
         with self.process.running():
             self.log.recover(self.committed)
+        self.check_no_leftovers()
 
     def kill(self):
         self.deaths += 1
@@ -67,7 +68,7 @@ class Telemetry:
         self.rows |= {request_id: refs[0] for request_id, refs in self.pending.items()}
         self.committed = self.log.position
         self.pending = {}
-        self.log.committed()
+        self.log.committed(self.committed)
 
     def work(self, times):
         for _ in range(times):
@@ -77,6 +78,7 @@ class Telemetry:
         self.log.trim()
 
     def grow_older(self, hours):
+        self.write(len(self.finished))  # in that time, journals have been read
         self.clock.now += 3600 * hours
 
     def be_killed(self, calls):
@@ -101,9 +103,12 @@ class Telemetry:
             if request_id in logged:
                 with token_files.opened(self.folder, name) as blocks:
                     assert json.loads(token_files.line_at(blocks, offset))["request_id"] == request_id
+        assert len(token_files.plain_names(self.folder)) <= 1
+        self.check_no_leftovers()
+
+    def check_no_leftovers(self):
         assert not list(self.folder.glob("*.part"))
         plain, compressed = token_files.plain_names(self.folder), token_files.compressed_names(self.folder)
-        assert len(plain) <= 1
         assert not set(plain) & set(compressed)
 
 
