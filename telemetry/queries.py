@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Engine, Select, create_engine, event, insert, select, tuple_
 
 from telemetry import schema, token_files
+from telemetry.rows import LogRef
+from telemetry.token_search import FoundLine, TokenQuery, search
 
 Row = dict[str, Any]
 MAX_LIMIT = 1000
@@ -39,6 +41,7 @@ class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
     min_output_tokens: int | None = None
     since: float | None = None
     until: float | None = None
+    ids: frozenset[str] | None = None  # only these requests
 
 
 class RequestPage(msgspec.Struct, frozen=True):
@@ -118,6 +121,12 @@ class Reader:
         except (OSError, ValueError):
             return None
 
+    def search_tokens(
+        self, query: TokenQuery, before: LogRef | None, is_cancelled: Callable[[LogRef], bool]
+    ) -> Iterator[FoundLine]:
+        """See `telemetry.token_search.search`."""
+        return search(self._token_folder, query, before, is_cancelled)
+
     # --- steps, samples, replicas -------------------------------------------------------------------
 
     def steps(self, since: float, until: float, incarnation_id: str = "", limit: int = 2000) -> list[Row]:
@@ -195,6 +204,8 @@ def _conditions(filters: RequestFilters) -> Sequence[ColumnElement[bool]]:
     found += [column >= value for column, value in least.items() if value is not None]
     if filters.until is not None:
         found.append(columns.received_ts < filters.until)
+    if filters.ids is not None:
+        found.append(columns.request_id.in_(filters.ids))
     if filters.id_prefix:
         start = request_id_of(filters.id_prefix)
         starts = columns.request_id.between(start, start + "\U0010ffff")

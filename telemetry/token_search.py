@@ -49,13 +49,13 @@ def search(
     folder: Path,
     query: TokenQuery,
     before: LogRef | None = None,
-    is_cancelled: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[LogRef], bool] = lambda reached: False,
 ) -> Iterator[FoundLine]:
     """The lines that fit, from the last one written (before `before`) to the first.
 
-    Holds a block of a file and a line in memory. `is_cancelled` is asked once per block (`token_files.BLOCK_BYTES`),
-    also while nothing is found; closing the iterator ends the search too. Files that are deleted meanwhile, and
-    damaged ones, are passed over.
+    Holds a block of a file and a line in memory. `is_cancelled` is asked after each block (`token_files.BLOCK_BYTES`),
+    also while nothing is found, and told how far the search has come: `before` of one that is to go on from there.
+    Closing the iterator ends the search too. Files that are deleted meanwhile, and damaged ones, are passed over.
     """
     needles = _needles(query)
     for name in reversed(token_files.all_names(folder)):
@@ -63,11 +63,11 @@ def search(
             continue
         end = before[1] if before is not None and name == before[0] else None
         for lines in _blocks_of_lines(folder, name, query.since, end):
-            if is_cancelled():
-                return
             for offset, line in lines:
                 if all(needle in line for needle in needles) and _fits(line, query):
                     yield FoundLine((name, offset), msgspec.json.decode(line))
+            if lines and is_cancelled((name, lines[-1][0])):
+                return
 
 
 def _blocks_of_lines(
@@ -84,7 +84,7 @@ def _blocks_of_lines(
 
 
 def _needles(query: TokenQuery) -> list[bytes]:
-    """What stands in the bytes of every line that fits: most lines need not be decoded."""
+    """What stands in the bytes of every line that fits (as `telemetry.token_log` renders it): few need be decoded."""
     texts = [msgspec.json.encode(text) for text in (query.request_id, query.trace_id) if text]
     return [*texts, ",".join(map(str, query.token_ids)).encode()] if query.token_ids else texts
 

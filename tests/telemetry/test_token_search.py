@@ -108,11 +108,19 @@ def test_a_search_goes_on_where_another_ended(log):
     assert found == [f"req-{i}" for i in range(20, 0, -1)]
 
 
-def test_a_search_is_cancelled_although_it_finds_nothing(log):
-    asked = itertools.count()
-    found = search(log.folder, TokenQuery(request_id="req-nobody"), is_cancelled=lambda: next(asked) == 3)
-    assert list(found) == []
-    assert next(asked) == 4
+def test_a_search_is_cancelled_although_it_finds_nothing_and_says_how_far_it_came(log):
+    reached = []
+
+    def is_cancelled(ref):
+        reached.append(ref)
+        return len(reached) == 3
+
+    assert list(search(log.folder, TokenQuery(request_id="req-nobody"), is_cancelled=is_cancelled)) == []
+    assert len(reached) == 3
+    (first, *_) = search(log.folder, TokenQuery(), before=reached[-1])
+    assert first.ref < reached[-1]
+    lines = list(search(log.folder, TokenQuery()))
+    assert lines[lines.index(first) - 1].ref == reached[-1]
 
 
 def test_a_search_that_is_closed_leaves_no_file_open(log, monkeypatch):
