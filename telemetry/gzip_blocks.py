@@ -13,7 +13,7 @@ import zlib
 
 import msgspec
 
-_LEVEL = 6
+_LEVEL = 4  # lines of ids: a quarter of level 6's time for 4 % more bytes
 _START = b"\x1f\x8b\x08\x04"  # gzip, deflate, with an extra field
 _SUBFIELD = b"VB"
 _HEADER = struct.Struct("<4sIBBH2sHII")  # start, mtime, flags, system, extra bytes; subfield, its bytes, member, data

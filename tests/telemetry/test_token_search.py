@@ -151,8 +151,8 @@ def test_a_file_deleted_meanwhile_is_passed_over(log):
 
 def test_memory_does_not_grow_with_the_log(tmp_path):
     log = Log(tmp_path)
-    log.add(*(log.line(output_token_ids=list(range(200))) for _ in range(20_000)))
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 100 * token_files.BLOCK_BYTES
+    log.add(*(log.line(output_token_ids=list(range(200))) for _ in range(16_000)))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 40 * token_files.BLOCK_BYTES
     tracemalloc.start()
     try:
         found = sum(1 for _ in search(tmp_path, TokenQuery(trace_id="trace-77")))
