@@ -15,6 +15,7 @@ from dashboard.pages import overview as overview_page
 from dashboard.pages import replicas as replicas_page
 from dashboard.pages import request as request_page
 from dashboard.pages import requests as requests_page
+from dashboard.token_filter import read_token_ids
 from dashboard.verdict import wait_spans
 from dashboard.web import chosen_window, json_error, json_response, site_of
 from telemetry.events import ReplicaState
@@ -37,8 +38,14 @@ def overview(request: Request) -> Response:
 
 
 def requests(request: Request) -> Response:
-    """``GET /api/requests``: a page of the list; ``cursor`` is "" on the last."""
-    found = requests_page.find(site_of(request), read_query(request.query_params))
+    """``GET /api/requests``: a page of the list; ``cursor`` is "" on the last.
+
+    ``token=12`` or ``token=12,7,9`` narrows it to those with these ids in prompt or answer. Such a page is searched
+    for a second at most: it may hold less than ``limit``, or nothing, and yet have a cursor.
+    """
+    params = dict(request.query_params)
+    token_ids = read_token_ids(params.pop("token", ""))
+    found = requests_page.find(site_of(request), read_query(params), token_ids)
     return json_response({"requests": found.rows, "cursor": found.cursor})
 
 

@@ -24,6 +24,7 @@ Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 DEFAULT_MODEL = "smollm2-135m-instruct"
 OTLP_SCHEMES = ("http", "https", "grpc")
+_MIN_TOKEN_LOG_BYTES = 4 << 10
 
 
 class ConfigError(Exception):
@@ -85,6 +86,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
     telemetry: Annotated[OnOff, doc("Spans, metrics, token log and store (health and gauges stay)")] = "on"
     token_log: Annotated[Literal["off", "ids", "full"], doc("Token log: none, ids, or ids and text")] = "ids"
+    token_log_max_bytes: Annotated[str, doc("Size at which a new token log file begins")] = "64M"
+    token_log_max_age: Annotated[
+        float, Meta(ge=0, le=87_600), doc("Hours after which a new token log file begins, 0: no limit")
+    ] = 24.0
+    token_log_retention: Annotated[
+        float, Meta(ge=0, le=36_500), doc("Days after its last line that a token log file is deleted, 0: never")
+    ] = 30.0
+    token_log_retention_bytes: Annotated[
+        str, doc("Size of all token log files from which on the oldest are deleted, 0: no limit")
+    ] = "10G"
+    token_log_fsync: Annotated[
+        Literal["off", "rotate", "always"],
+        doc("Bring the token log to the disk: never (enough unless the power fails), per file, per write"),
+    ] = "off"
     otlp_endpoint: Annotated[
         str, doc("OTLP endpoint for spans, e.g. http://localhost:4318 (HTTP) or grpc://localhost:4317")
     ] = ""
@@ -112,6 +127,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def kv_cache_bytes(self) -> int:
         """``kv_cache_memory`` in bytes. Raises ConfigError."""
         return parse_bytes(self.kv_cache_memory, "--kv-cache-memory")
+
+    @property
+    def token_log_file_bytes(self) -> int:
+        """``token_log_max_bytes`` in bytes. Raises ConfigError."""
+        return parse_bytes(self.token_log_max_bytes, "--token-log-max-bytes")
+
+    @property
+    def token_log_total_bytes(self) -> int:
+        """``token_log_retention_bytes`` in bytes. Raises ConfigError."""
+        return parse_bytes(self.token_log_retention_bytes, "--token-log-retention-bytes")
 
 
 class SimulatedStep(msgspec.Struct, frozen=True):
@@ -226,6 +251,7 @@ def _check(config: Config) -> None:
     if config.port == config.dashboard_port:
         raise ConfigError(f"--port and --dashboard-port are both {config.port}; choose two")
     _ = config.kv_cache_bytes
+    _check_token_log(config)
     SimulatedStep.parse(config.simulated_step)
     _check_otlp_endpoint(config.otlp_endpoint)
     _check_chat_template(config.chat_template)
@@ -234,6 +260,16 @@ def _check(config: Config) -> None:
     if not config.api_key or not config.operator_token:
         raise ConfigError(
             f"--host {config.host} is reachable from outside: set --api-key and --operator-token, or bind to 127.0.0.1"
+        )
+
+
+def _check_token_log(config: Config) -> None:
+    if config.token_log_file_bytes < _MIN_TOKEN_LOG_BYTES:
+        raise ConfigError(f"--token-log-max-bytes: {config.token_log_max_bytes!r} is too small; give 4K or more")
+    if 0 < config.token_log_total_bytes < config.token_log_file_bytes:
+        raise ConfigError(
+            f"--token-log-retention-bytes: {config.token_log_retention_bytes!r} is less than one file "
+            f"(--token-log-max-bytes {config.token_log_max_bytes}): raise it, or lower that"
         )
 
 

@@ -91,6 +91,7 @@ class Collector:
             self._sinks.take_running(self._run)
             self._sinks.sample()
         self._sinks.commit(self._run)
+        self._sinks.work()
         if self._is_due("trim", TRIM_S):
             self._run.tail.close_ended()
             self._sinks.trim(self._run.tail.paths())

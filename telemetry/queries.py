@@ -10,14 +10,16 @@ import base64
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Engine, Select, create_engine, event, insert, select, tuple_
 
-from telemetry import schema
+from telemetry import schema, token_files
+from telemetry.rows import LogRef
+from telemetry.token_search import FoundLine, TokenQuery, search
 
 Row = dict[str, Any]
 MAX_LIMIT = 1000
@@ -39,6 +41,7 @@ class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
     min_output_tokens: int | None = None
     since: float | None = None
     until: float | None = None
+    ids: frozenset[str] | None = None  # only these requests
 
 
 class RequestPage(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class Reader:
     """Queries for the dashboard. Safe for several threads; every call is a short transaction of its own."""
 
     def __init__(self, data_path: Path) -> None:
-        self._data_path = data_path
+        self._token_folder = data_path / schema.TOKEN_FOLDER
         self._engine = create_engine(f"sqlite:///{data_path / schema.STORE_FILE}")
         event.listen(self._engine, "connect", _wait_for_the_writer)
 
@@ -111,14 +114,18 @@ class Reader:
 
     def token_line(self, file: str, offset: int) -> Row | None:
         """The token-log line of a sequence (``log_file`` and ``log_offset`` of its row); None when it is gone."""
-        path = self._data_path / schema.TOKEN_FOLDER / Path(file).name
         try:
-            with path.open("rb") as f:
-                f.seek(offset)
-                line: Row = json.loads(f.readline())
+            with token_files.opened(self._token_folder, Path(file).name) as blocks:
+                line = token_files.line_at(blocks, offset)
+                return json.loads(line) if line else None
         except (OSError, ValueError):
             return None
-        return line
+
+    def search_tokens(
+        self, query: TokenQuery, before: LogRef | None, is_cancelled: Callable[[LogRef], bool]
+    ) -> Iterator[FoundLine]:
+        """See `telemetry.token_search.search`."""
+        return search(self._token_folder, query, before, is_cancelled)
 
     # --- steps, samples, replicas -------------------------------------------------------------------
 
@@ -197,6 +204,8 @@ def _conditions(filters: RequestFilters) -> Sequence[ColumnElement[bool]]:
     found += [column >= value for column, value in least.items() if value is not None]
     if filters.until is not None:
         found.append(columns.received_ts < filters.until)
+    if filters.ids is not None:
+        found.append(columns.request_id.in_(filters.ids))
     if filters.id_prefix:
         start = request_id_of(filters.id_prefix)
         starts = columns.request_id.between(start, start + "\U0010ffff")

@@ -23,6 +23,7 @@ from telemetry.samples import Samples
 from telemetry.span_steps import StepTraces, step_spans
 from telemetry.spans import RequestSpans, is_exported
 from telemetry.store import Batch, Store
+from telemetry.token_archive import Retention
 from telemetry.token_texts import TokenTexts
 
 _LOG_INTERVAL_S = 60.0
@@ -97,7 +98,7 @@ class Sinks:
                 self.exposition.dropped.update(state.dropped)
         if self._config.token_log == "off":
             return
-        self._log = token_log.TokenLog(self._config.data_path / schema.TOKEN_FOLDER)
+        self._log = _make_log(self._config)
         committed = self._store.state(_LOG_STATE)
         self._log.recover(msgspec.msgpack.decode(committed, type=LogRef) if committed else ("", 0))
 
@@ -163,24 +164,41 @@ class Sinks:
         positions = run.tail.positions()
         if not self._batch and positions == self._positions:
             return
+        log_position = self._log.position if self._log else None
         try:
-            self._store.commit(self._batch, positions, self._state())
+            self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
             self.store_degraded = True
             self.exposition.dropped["store"] += self._batch.shed()
             self.complain("the store cannot be written", str(e))
             return
         self.store_degraded = False
+        if self._log is not None and log_position is not None:
+            self._log.committed(log_position)
         self.exposition.events["store"] += len(self._batch)
         self._batch = Batch()
         self._positions = positions
 
+    def work(self) -> None:
+        """A few milliseconds of what can wait: compressing the token log."""
+        if self._log is None:
+            return
+        try:
+            self._log.work()
+        except OSError as e:
+            self.complain("a token log file cannot be compressed", str(e))
+
     def trim(self, journals: Sequence[str]) -> None:
-        """Delete old rows."""
+        """Delete old rows and token log files."""
         try:
             self._store.trim(time.time(), journals)
         except SQLAlchemyError as e:
             self.complain("old rows cannot be deleted", str(e))
+        try:
+            if self._log is not None:
+                self._log.trim()
+        except OSError as e:
+            self.complain("old token log files cannot be dealt with", str(e))
 
     def close_orphans(self, open_ids: set[str]) -> None:
         """End the requests that the store believes to be running although nobody knows them."""
@@ -260,7 +278,7 @@ class Sinks:
             self.exposition.dropped["spans"] += dropped - self._noted[1]
             self._noted = (exported, dropped)
 
-    def _state(self) -> dict[str, bytes]:
+    def _state(self, log_position: LogRef | None) -> dict[str, bytes]:
         self._note_exports()
         exposition = self.exposition
         saved = _SavedState(
@@ -272,6 +290,16 @@ class Sinks:
             dict(exposition.dropped),
         )
         state = {_METRICS_STATE: msgspec.msgpack.encode(saved)}
-        if self._log is not None:
-            state[_LOG_STATE] = msgspec.msgpack.encode(self._log.position)
+        if log_position is not None:
+            state[_LOG_STATE] = msgspec.msgpack.encode(log_position)
         return state
+
+
+def _make_log(config: Config) -> token_log.TokenLog:
+    rotation = token_log.Rotation(
+        max_bytes=config.token_log_file_bytes,
+        max_age_s=config.token_log_max_age * 3600,
+        fsync=config.token_log_fsync,
+    )
+    retention = Retention(max_age_s=config.token_log_retention * 86_400, max_bytes=config.token_log_total_bytes)
+    return token_log.TokenLog(config.data_path / schema.TOKEN_FOLDER, rotation, retention)

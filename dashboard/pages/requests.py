@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from dashboard.filters import ListQuery, read_query
 from dashboard.hub import Events
 from dashboard.store import StoreAwayError
+from dashboard.token_filter import find_by_tokens
 from dashboard.web import Site, chosen_window, site_of
 from telemetry.queries import CursorError, RequestPage
 
@@ -20,11 +21,14 @@ STATES = ("tokenizing", "waiting", "running", "finished")
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
-def find(site: Site, query: ListQuery) -> RequestPage:
-    """One page of the list. Raises HTTPException 400 for a cursor that is not ours."""
+def find(site: Site, query: ListQuery, token_ids: tuple[int, ...] = ()) -> RequestPage:
+    """One page of the list; with `token_ids`, of those that have them. Raises HTTPException 400: a strange cursor."""
+    limit = max(1, min(query.limit, MAX_ROWS))
     try:
         with site.sources.store.reading() as reader:
-            return reader.list_requests(query.filters, min(query.limit, MAX_ROWS), query.cursor)
+            if token_ids:
+                return find_by_tokens(reader, query, token_ids, limit)
+            return reader.list_requests(query.filters, limit, query.cursor)
     except CursorError as e:
         raise HTTPException(400, "The cursor is not one of ours; start from the first page") from e
 

@@ -31,6 +31,7 @@ _COLUMNS = ["received", "id", "state", "endpoint", "replica", "in", "cached", "o
 @click.option("--finish-reason", type=click.Choice(_FINISH_REASONS), help="Only those that ended so.")
 @click.option("--min-ttft-ms", type=float, help="Only those whose first token took at least so long.")
 @click.option("--trace-id", help="Only those of one trace.")
+@click.option("--token", metavar="IDS", help="Only those with this token id in prompt or answer; or several: 12,7,9.")
 def command(request_id: str | None, url: str, operator_token: str, as_json: bool, **filters: Any) -> None:
     """List the latest requests, or show where the one with ID spent its time."""
     if request_id is None:

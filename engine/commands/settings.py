@@ -49,6 +49,11 @@ SECTIONS = {
     "Telemetry": (
         "telemetry",
         "token_log",
+        "token_log_max_bytes",
+        "token_log_max_age",
+        "token_log_retention",
+        "token_log_retention_bytes",
+        "token_log_fsync",
         "otlp_endpoint",
         "trace_ratio",
         "step_trace_ratio",

@@ -84,6 +84,7 @@ def test_an_error_is_listed_with_its_status_and_several_sequences_with_their_num
 def test_filters_are_passed_on(vitrine, dashboard):
     dashboard.answers["/api/requests"] = (200, {"requests": [], "cursor": ""})
     flags = ["--limit", "5", "--state", "finished", "--min-ttft-ms", "10", "--finish-reason", "stop", "--replica", "r1"]
+    flags += ["--token", "12,7,9"]
     _, out, _ = vitrine("requests", "--url", dashboard.url, *flags)
     assert out == "no such requests yet\n"
     assert dashboard.queries[-1] == {
@@ -92,6 +93,7 @@ def test_filters_are_passed_on(vitrine, dashboard):
         "min_ttft_ms": ["10.0"],
         "finish_reason": ["stop"],
         "replica": ["r1"],
+        "token": ["12,7,9"],
     }
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import Engine, create_engine, insert
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -309,7 +310,7 @@ class World:
         file = self.data / schema.TOKEN_FOLDER / "tokens.jsonl"
         with file.open("ab") as f:
             offset = f.tell()
-            f.write(json.dumps(line).encode() + b"\n")
+            f.write(msgspec.json.encode(line) + b"\n")
         self.add("requests", request)
         self.add("sequences", make_sequence(request, log_file=file.name, log_offset=offset))
 
@@ -323,7 +324,10 @@ class World:
             at += weight * scale
             times.append(at * 1000)
         return {
+            "ts": datetime.fromtimestamp(request["received_ts"], UTC).isoformat(),
             "request_id": request["request_id"],
+            "index": 0,
+            "trace_id": request["trace_id"],
             "prompt_token_ids": self.tokenizer.encode(prompt).ids,
             "output_token_ids": ids,
             "token_times_ms": times[: len(ids)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -33,6 +34,19 @@ def eventually(probe, timeout_s=15.0):
             return value
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)
+
+
+def read_token_lines(folder: Path):
+    """All lines of a token log, in order; a file that is there both plain and compressed counts once."""
+    files = {path.name.removesuffix(".gz"): path for path in folder.glob("*.jsonl.gz")}
+    files |= {path.name: path for path in folder.glob("*.jsonl")}
+    found = []
+    for _, path in sorted(files.items()):
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        assert text.endswith("\n") or not text, f"{path} has a torn line"
+        found += map(json.loads, text.splitlines())
+    return found
 
 
 class Rig:
@@ -158,8 +172,7 @@ class Rig:
             reader.close()
 
     def token_lines(self):
-        files = sorted((self.data / "tokens").glob("*.jsonl"))
-        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+        return read_token_lines(self.data / "tokens")
 
     def log_lines(self):
         path = self.data / "logs" / "telemetry.jsonl"

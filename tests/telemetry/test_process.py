@@ -12,6 +12,7 @@ import zmq
 from telemetry.events import REPLICA_STAGES, ReplicaState, Stage
 from telemetry.gauges import Gauge, GaugePage, PageOwner
 from telemetry.queries import open_reader
+from telemetry.token_search import TokenQuery
 from tests.otlp_receiver import OtlpReceiver
 from tests.telemetry.factories import Story, make_info
 from tests.telemetry.rig import Rig, eventually
@@ -70,8 +71,11 @@ def test_a_request_reaches_every_sink_and_nothing_is_left_at_the_end(make_rig):
 
 
 def test_each_request_counts_once_however_often_telemetry_is_killed(make_rig):
-    """Requests and steps are journaled all the time while the process is killed at random moments."""
-    rig = make_rig()
+    """Requests and steps are journaled all the time while the process is killed at random moments.
+
+    Token log files are so small that they are rotated and compressed all the time too.
+    """
+    rig = make_rig(token_log_max_bytes="4K")
     chance = random.Random(7)
     done = threading.Event()
     written = []
@@ -111,11 +115,12 @@ def test_each_request_counts_once_however_often_telemetry_is_killed(make_rig):
     assert rig.metric("vitrine_step_batch_size_count") == 3 * len(written)
     assert rig.metric("vitrine_inter_token_latency_seconds_count") == 2 * len(written)
     reader = open_reader(rig.data)
-    for row in reader.list_requests(limit=20).rows:
+    for row in reader.list_requests(limit=1000).rows:
         (sequence,) = reader.get_sequences(row["request_id"])
         line = reader.token_line(sequence["log_file"], sequence["log_offset"])
         assert line["request_id"] == row["request_id"]
     reader.close()
+    assert len(list((rig.data / "tokens").glob("*.jsonl.gz"))) > 5
     assert rig.stop()[0] == 0
 
 
@@ -257,6 +262,26 @@ def test_the_token_log_can_be_switched_off(make_rig):
     rig.write(story)
     eventually(lambda: rig.requests())
     assert not (rig.data / "tokens").exists()
+
+
+def test_the_token_log_keeps_to_its_limits(make_rig):
+    rig = make_rig(token_log_max_bytes="4K", token_log_retention_bytes="16K")
+    rig.start()
+    story = new_story()
+    for first in range(0, 80, 8):
+        for i in range(first, first + 8):
+            story.complete_request(f"req-{i:02d}")
+        rig.write(story)
+        eventually(lambda done=first + 8: len(rig.requests()) == done)
+    kept = [line["request_id"] for line in rig.token_lines()]
+    assert kept == [f"req-{i:02d}" for i in range(80 - len(kept), 80)]
+    assert 8 <= len(kept) < 80
+    assert list((rig.data / "tokens").glob("*.jsonl.gz"))
+    assert sum(path.stat().st_size for path in (rig.data / "tokens").iterdir()) < 24 << 10  # and the current file
+    reader = open_reader(rig.data)
+    found = reader.search_tokens(TokenQuery(token_ids=(11, 12)), None, lambda reached: False)
+    assert [one.line["request_id"] for one in found] == kept[::-1]
+    reader.close()
 
 
 def test_the_queues_of_a_replica_are_measured(make_rig):

@@ -7,7 +7,7 @@ import pytest
 from telemetry import token_log
 from telemetry.events import FinishReason
 from telemetry.replicas import Replicas
-from telemetry.token_log import TokenLog, lines
+from telemetry.token_log import Rotation, TokenLog, lines
 from telemetry.token_texts import TokenTexts
 from tests.telemetry.factories import Story, make_info
 from tests.telemetry.test_assembly import abort, assemble, only
@@ -103,7 +103,7 @@ def test_one_line_per_sequence(make_log, replicas):
 
 
 def test_files_rotate_by_size_and_references_stay_right(make_log, replicas, tmp_path):
-    log = make_log(max_file_bytes=1500)
+    log = make_log(rotation=Rotation(max_bytes=1500))
     for i in range(8):
         refs = log.write(batch(replicas, f"req-{i}"))
         name, offset = refs[f"req-{i}"][0]
@@ -138,12 +138,12 @@ def test_a_torn_last_line_is_cut_off_and_written_again(make_log, replicas, tmp_p
 
 
 def test_the_commit_may_lie_in_an_older_file(make_log, replicas, tmp_path):
-    log = make_log(max_file_bytes=1)
+    log = make_log(rotation=Rotation(max_bytes=1))
     log.write(batch(replicas, "req-0"))
     committed = log.position
     log.write(batch(replicas, "req-1"))
     log.write(batch(replicas, "req-2"))
-    make_log(committed, max_file_bytes=1).write(batch(replicas, "req-1", "req-2", "req-3"))
+    make_log(committed, rotation=Rotation(max_bytes=1)).write(batch(replicas, "req-1", "req-2", "req-3"))
     assert [line["request_id"] for line in read(tmp_path)] == ["req-0", "req-1", "req-2", "req-3"]
 
 
