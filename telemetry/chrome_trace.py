@@ -153,9 +153,9 @@ class _Times:
     def __init__(self, row: Row, planned_ns: int) -> None:
         execute_ns, sample_ns, publish_ns = (_ns(row[f"{part}_s"]) for part in ("execute", "sample", "publish"))
         published = planned_ns + _ns(row["duration_s"])
-        self.publish = (published - publish_ns, published)
+        self.publish = (max(planned_ns, published - publish_ns), published)
         self.plan = (planned_ns, planned_ns + _ns(row["schedule_s"]))
-        begin = self.publish[0] - sample_ns - execute_ns  # the latest that it can have been
+        begin = max(planned_ns, self.publish[0] - sample_ns - execute_ns)  # the latest that it can have been
         if row["execute_at"] is not None:
             begin = planned_ns + _ns(row["execute_at"])
         self.forward = (begin, begin + execute_ns)

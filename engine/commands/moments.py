@@ -12,7 +12,7 @@ import click
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType[float]):
     """``10m`` (ago; s, m, h, d), seconds since the epoch, or ISO 8601 (local time without an offset)."""
 
     name = "TIME"
