@@ -74,7 +74,7 @@ def test_each_unfinished_request_is_where_it_was(tmp_path):
         "req-preempted": ("scheduler", "waiting"),
         "req-delivering": ("detokenizer", "delivering"),
     }
-    assert list(rows)[0] == "req-routing"
+    assert next(iter(rows)) == "req-routing"
     assert rows["req-waiting"]["wait_reason"] == "kv_blocks"
     assert rows["req-waiting"]["waited_s"] == pytest.approx(0.0302)  # queued at 120 ms, last record at 150.2 ms
     assert rows["req-preempted"]["wait_reason"] == "preempted"
