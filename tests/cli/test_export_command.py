@@ -11,6 +11,8 @@ from datetime import datetime
 import click
 import pytest
 
+from dashboard import exports
+from dashboard.store import StoreAwayError
 from engine.commands.moments import Moment
 from tests.dashboard.factories import full_world
 from tests.dashboard.serve import serving
@@ -84,6 +86,16 @@ def test_a_refusal_is_one_line_and_leaves_an_older_file_alone(vitrine, url, tmp_
     assert "vitrine serve" in says
     assert file.read_text() == "precious"
     assert "cannot be written" in vitrine.refusal("export", "requests", "--url", url, "-o", str(tmp_path / "no" / "x"))
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(vitrine, url, monkeypatch, tmp_path):
+    def lines(*_):
+        yield b"x" * (1 << 20)
+        raise StoreAwayError("the disk is gone")
+
+    monkeypatch.setitem(exports._EXPORTS, "requests", exports._Export(("jsonl",), lines))
+    status, _, err = vitrine("export", "requests", "--url", url, "-o", str(tmp_path / "cut.jsonl"))
+    assert status == 1 and "broke off its answer" in err
 
 
 def test_steps_of_a_recording_need_no_server(vitrine, recording):

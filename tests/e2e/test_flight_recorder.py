@@ -13,6 +13,7 @@ import pytest
 from telemetry.events import Stage
 from tests.e2e.served import Served, vitrine
 
+MODEL = "smollm2-135m-instruct"
 REQUESTS, RUNNING = 12, 4
 
 
@@ -37,7 +38,7 @@ def killed(serve):
 
 
 def body(max_tokens: int) -> dict:
-    return {"prompt": [5, 6, 7, 8], "max_tokens": max_tokens, "ignore_eos": True}
+    return {"model": MODEL, "prompt": [5, 6, 7, 8], "max_tokens": max_tokens, "ignore_eos": True}
 
 
 def ask(served: Served) -> None:
@@ -85,19 +86,20 @@ def test_the_same_steps_come_from_a_running_system_and_a_crash_dump_of_one_repli
     served = serve("--device", "simulated", "--simulated-step", "2000,1,1")
     done = served.post("/v1/completions", body(30))
     served.finished_row("req-" + done["id"].removeprefix("cmpl-"))
-    from_api = [
-        json.loads(line)
-        for line in export("steps", "--format", "jsonl", "--url", served.dashboard_url).split("\n")[:-1]
-    ]
-    run = str(served.folder.path)
-    from_disk = [json.loads(line) for line in export("steps", "--format", "jsonl", "--from", run).split("\n")[:-1]]
+    from_api = exported_steps("--url", served.dashboard_url)
+    from_disk = exported_steps("--from", str(served.folder.path))
     assert len(from_api) == 30
     assert [stripped(row) for row in from_api] == [stripped(row) for row in from_disk]
     psutil.Process(served.pid(Stage.RUNNER)).kill()
-    served.eventually(lambda: any((served.data / "crash").glob("*/*.scheduler.journal")), 20, "a crash dump")
+    served.eventually(lambda: any((served.data / "crash").glob("*/*.detokenizer.journal")), 20, "a crash dump")
     (dump,) = (served.data / "crash").iterdir()
-    dumped = [json.loads(line) for line in export("steps", "--format", "jsonl", "--from", str(dump)).split("\n")[:-1]]
+    dumped = exported_steps("--from", str(dump))
     assert [row["step_id"] for row in dumped] == [row["step_id"] for row in from_api]
+    assert export("requests", "--from", str(dump), "--table") == "every recorded request was finished\n"
+
+
+def exported_steps(*where: str) -> list[dict]:
+    return [json.loads(line) for line in export("steps", "--format", "jsonl", *where).splitlines()]
 
 
 def stripped(row: dict) -> dict:
