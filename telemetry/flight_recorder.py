@@ -19,8 +19,8 @@ import msgspec
 from engine.run_folder import RunFolder
 from telemetry.assembly import Assembly
 from telemetry.chrome_trace import chrome_trace
-from telemetry.events import RequestReceived
-from telemetry.facts import StepFacts
+from telemetry.events import RequestReceived, StepStarted
+from telemetry.facts import Scope, StepFacts
 from telemetry.journal import SUFFIX
 from telemetry.open_requests import open_request_rows
 from telemetry.queries import Row, with_plan
@@ -42,9 +42,10 @@ class FlightRecorder:
     def __init__(self, folder: Path) -> None:
         """Read all. Raises NoJournalsError."""
         journals = find_journals(folder)
-        self.dropped = 0  # records that could not be read or made no sense
+        self._dropped = 0  # records that could not be read or made no sense
         self._assembly = Assembly(_run_id(journals), _MAX_OPEN)
         self._steps: list[StepFacts] = []
+        self._begun: dict[Scope, StepStarted] = {}  # the last step that each runner began
         self._last_ns = 0
         # Without a request's record, whose wall time is known, the clock is taken to be that of this host's last start.
         self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
@@ -60,17 +61,30 @@ class FlightRecorder:
         """A row for each request that was not finished, the oldest first; see `telemetry.open_requests`."""
         return open_request_rows(self._assembly.open_tracks(), self._last_ns, self._wall_offset_ns)
 
+    def notes(self) -> list[str]:
+        """What an operator should know besides: steps that were not finished, records that could not be read."""
+        recorded = {(step.scope, step.record.step_id) for step in self._steps}
+        found = [
+            f"{scope.replica} #{scope.incarnation} was in step {step.step_id}: {step.num_rows} rows, "
+            f"{step.num_tokens} tokens, for {(self._last_ns - step.at_ns) / 1e6:.1f} ms at the last record"
+            for scope, step in self._begun.items()
+            if (scope, step.step_id) not in recorded
+        ]
+        return found + [f"{self._dropped} records could not be read"] * bool(self._dropped)
+
     def _read(self, tail: Tail) -> None:
         for owner, record, _ in tail.poll():
             try:
                 self._assembly.feed(owner, record)
             except READ_ERRORS:
-                self.dropped += 1
+                self._dropped += 1
             if isinstance(record, RequestReceived):
                 self._wall_offset_ns = record.wall_ns - record.at_ns
+            elif isinstance(record, StepStarted):
+                self._begun[Scope(owner.replica, owner.incarnation)] = record
             self._steps.extend(self._assembly.take_steps())
             self._last_ns = max(self._last_ns, made_ns(record))
-        self.dropped += tail.take_dropped()
+        self._dropped += tail.take_dropped()
         tail.close()
 
 
@@ -98,8 +112,8 @@ def _within(at: float, since: float | None, until: float | None) -> bool:
 
 def _lines(arguments: argparse.Namespace) -> Iterable[bytes]:
     recorder = FlightRecorder(arguments.folder)
-    if recorder.dropped:
-        print(f"{recorder.dropped} records could not be read", file=sys.stderr)
+    for note in recorder.notes():
+        print(note, file=sys.stderr)
     if arguments.what == "requests":
         return json_lines(recorder.requests())
     steps = recorder.steps(arguments.since, arguments.until)

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from engine.commands.errors import CommandFailedError
+from engine.commands.plain import plain
 
 _READER = "telemetry.flight_recorder"
 _PIECE_BYTES = 1 << 16
@@ -24,5 +27,5 @@ def read_recording(folder: Path, what: str, **options: str | float | None) -> It
         complaint = process.stderr.read().decode(errors="replace").strip()
     if process.returncode:
         raise CommandFailedError(complaint.rpartition("\n")[2] or f"{_READER} ended with {process.returncode}")
-    if complaint:
-        print(f"vitrine: {complaint}", file=sys.stderr)
+    for note in complaint.splitlines():
+        click.echo(f"vitrine: {plain(note)}", err=True)

@@ -10,7 +10,7 @@ import pytest
 from engine.config import Config
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, process_name
 from telemetry.chrome_trace import chrome_trace
-from telemetry.events import FinishReason, ProcessStarted, Stage, WaitReason
+from telemetry.events import FinishReason, ProcessStarted, Stage, StepStarted, WaitReason
 from telemetry.flight_recorder import FlightRecorder, NoJournalsError, find_journals
 from telemetry.journal import SUFFIX, JournalWriter
 from tests.telemetry.factories import WALL_NS, Story
@@ -112,6 +112,15 @@ def test_a_data_folder_stands_for_its_latest_run_and_a_run_folder_for_itself(tmp
     assert find_journals(tmp_path) == tmp_path / "run" / "run-2" / "journals"
     (first, *_) = FlightRecorder(tmp_path / "run" / "run-1").steps()
     assert first["incarnation_id"] == "run-1/r0.1"
+
+
+def test_a_step_that_was_not_finished_is_named(tmp_path):
+    story = story_of_a_killed_system()
+    story.stage(Stage.RUNNER, StepStarted(6, story.ns(147), 1, 1))
+    story.stage(Stage.RUNNER, StepStarted(7, story.ns(150.1), 3, 5))
+    write_journals(tmp_path, story)
+    (note,) = FlightRecorder(tmp_path).notes()
+    assert note == "r0 #1 was in step 7: 3 rows, 5 tokens, for 0.1 ms at the last record"
 
 
 def test_a_damaged_journal_costs_its_own_records_only(tmp_path):
