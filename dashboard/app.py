@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from dashboard import api, events, login
+from dashboard import api, events, exports, login
 from dashboard.hub import Hub
 from dashboard.pages import help as help_page
 from dashboard.pages import overview, replicas, request, requests
@@ -65,6 +65,7 @@ def _routes() -> list[Any]:
         Route("/api/requests", api.requests),
         Route("/api/requests/{request_id}", api.request),
         Route("/api/steps", api.steps),
+        Route("/api/export/{what}", exports.export),
         Route("/api/replicas", api.replicas),
         Route("/api/kv/reset", api.reset_cache, methods=["POST"]),
         Route("/api/events", events.stream),

@@ -17,6 +17,7 @@ _COMMANDS = {
     "config": "Show every setting, its value and where it came from.",
     "model": "List, fetch and describe models.",
     "requests": "List requests, or show where one spent its time.",
+    "export": "Write out requests, tokens, traces or the step timeline, also after a crash.",
     "replicas": "List the replicas of the model.",
     "bench": "Put load on any OpenAI-compatible server and measure it.",
     "version": "Show versions.",

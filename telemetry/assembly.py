@@ -91,6 +91,10 @@ class Assembly:
         """The ids of the open requests."""
         return set(self._open)
 
+    def open_tracks(self) -> list[RequestTrack]:
+        """What is known of the open requests, also of those whose first record is not there."""
+        return list(self._open.values())
+
     def live(self) -> list[RequestFacts]:
         """The open requests that have changed since the last call."""
         changed = [t for t in self._open.values() if t.changed and t.received is not None]

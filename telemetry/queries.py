@@ -139,13 +139,13 @@ class Reader:
         if incarnation_id:
             query = query.where(table.c.incarnation_id == incarnation_id)
         rows = self._rows(query.order_by(table.c.planned_ts.desc()).limit(limit))
-        return [_with_plan(row) for row in reversed(rows)]
+        return [with_plan(row) for row in reversed(rows)]
 
     def get_step(self, incarnation_id: str, step_id: int) -> Row | None:
         """One step, its plan decoded, or None when it has left the ring."""
         table = schema.steps
         row = self._row(select(table).where(table.c.incarnation_id == incarnation_id, table.c.step_id == step_id))
-        return _with_plan(row) if row else None
+        return with_plan(row) if row else None
 
     def samples(self, since: float, until: float, replica: str = "") -> list[Row]:
         """One row per second of a window, in order (``ts``, ``replica``, ``values``: see `telemetry.samples`)."""
@@ -229,5 +229,6 @@ def _decode_cursor(cursor: str) -> tuple[float, str]:
         raise CursorError(f"not a cursor: {cursor!r}") from e
 
 
-def _with_plan(row: Row) -> Row:
+def with_plan(row: Row) -> Row:
+    """A row of ``steps``, its plan decoded."""
     return {**row, "plan": msgspec.msgpack.decode(row["plan"]) if row["plan"] else []}

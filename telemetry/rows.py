@@ -133,5 +133,6 @@ def step_row(step: StepFacts, wall_offset_ns: int) -> Row:
         "waiting": record.waiting,
         "head_request_id": step.head_request_id or None,
         "head_reason": record.head_reason or None,
+        "execute_at": seconds(record.planned_ns, record.exec_start_ns),
         "plan": msgspec.msgpack.encode(step.rows),
     }

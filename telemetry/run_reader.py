@@ -77,7 +77,7 @@ class RunReader:
             except READ_ERRORS as e:
                 self._on_error(f"{type(record).__name__}: {e!r}")
                 result.dropped += 1
-            self._note_time(_made_ns(record), fresh, result)
+            self._note_time(made_ns(record), fresh, result)
         for owner in self.tail.owners():
             self.resources.know(owner)
         return result
@@ -137,7 +137,7 @@ class RunReader:
         return (at_ns + self.wall_offset_ns) / 1e9
 
 
-def _made_ns(record: AnyRecord) -> int:
+def made_ns(record: AnyRecord) -> int:
     """When a record was made, or nearly so."""
     if isinstance(record, StepRecord):
         return record.published_ns

@@ -24,10 +24,13 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STORE_FILE = "vitrine.db"
 TOKEN_FOLDER = "tokens"
 """Names within the data folder."""
+
+MIGRATIONS = {1: ("ALTER TABLE steps ADD COLUMN execute_at FLOAT",)}
+"""By the schema that a store has: the statements that make it one of the next."""
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
 
@@ -171,6 +174,7 @@ steps = Table(
     Column("waiting", Integer, nullable=False),
     Column("head_request_id", String),
     Column("head_reason", String),
+    Column("execute_at", Float),  # seconds from the plan to the start of execution; null in rows of schema 1
     Column("plan", LargeBinary),  # MessagePack: [[request_id, idx, start, num_tokens, sampled], …]
     Index("ix_steps_planned", "planned_ts"),
 )

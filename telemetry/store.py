@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Executable, Table, bindparam, create_engine, delete, event, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Table,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -78,7 +90,7 @@ class Store:
             version = connection.scalar(select(schema.schema_version.c.version))
             if version is None:
                 connection.execute(insert(schema.schema_version).values(version=schema.SCHEMA_VERSION))
-            elif version != schema.SCHEMA_VERSION:
+            elif _migrate(connection, version) != schema.SCHEMA_VERSION:
                 raise StoreError(
                     f"the store {self.path} has schema {version}, this version of vitrine needs "
                     f"{schema.SCHEMA_VERSION}: move the file away, or choose another --data-dir"
@@ -165,6 +177,16 @@ def _set_up(connection: Any, _record: Any) -> None:
     connection.execute(f"PRAGMA busy_timeout = {_LOCK_WAIT_MS}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _migrate(connection: Connection, version: int) -> int:
+    """Bring a store of an earlier schema up to date; returns the schema that it has now."""
+    while version in schema.MIGRATIONS:
+        for statement in schema.MIGRATIONS[version]:
+            connection.execute(text(statement))
+        version += 1
+        connection.execute(update(schema.schema_version).values(version=version))
+    return version
 
 
 def _write_requests(connection: Connection, batch: Batch) -> None:

@@ -79,6 +79,11 @@ class SequenceTrack:
         return max(0, min(num_tokens, self.queued.prompt_tokens - start))
 
     @property
+    def computed_tokens(self) -> int:
+        """Up to which position it has been computed at some time (cached tokens are not computed, but lie before)."""
+        return self._computed
+
+    @property
     def complete(self) -> bool:
         """Whether it is over and all its tokens have been seen."""
         return self.ended is not None and len(self.token_ids) >= self.ended.output_tokens

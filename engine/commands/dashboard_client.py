@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -23,16 +24,35 @@ def dashboard_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def get(url: str, path: str, token: str, query: dict[str, Any] | None = None) -> Any:
     """``GET path`` as JSON; query parameters that are None are left out. Raises CommandFailedError."""
-    given = {name: value for name, value in (query or {}).items() if value is not None}
+    with _asking(url, path, token, query or {}) as response:
+        response.read()
+        return _body(response, url)
+
+
+def stream(url: str, path: str, token: str, query: dict[str, Any]) -> Iterator[bytes]:
+    """``GET path``, piece by piece, however long it is. Raises CommandFailedError, also for one that breaks off."""
+    with _asking(url, path, token, query) as response:
+        if response.status_code != 200:
+            response.read()
+            _body(response, url)
+        yield from response.iter_bytes()
+
+
+@contextlib.contextmanager
+def _asking(url: str, path: str, token: str, query: dict[str, Any]) -> Iterator[httpx.Response]:
+    given = {name: value for name, value in query.items() if value is not None}
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
     try:
-        response = httpx.get(url.rstrip("/") + path, params=given, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        with client, client.stream("GET", url.rstrip("/") + path, params=given, headers=headers) as response:
+            yield response
+    except httpx.RemoteProtocolError as e:
+        raise CommandFailedError(f"the dashboard at {url} broke off its answer ({e}); see its log") from e
     except httpx.HTTPError as e:
         reason = str(e) or type(e).__name__
         raise CommandFailedError(
             f'the dashboard at {url} cannot be reached ({reason}); is "vitrine serve" running? See --url'
         ) from e
-    return _body(response, url)
 
 
 def _body(response: httpx.Response, url: str) -> Any:
