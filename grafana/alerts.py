@@ -21,7 +21,7 @@ def alerts() -> list[Alert]:
 def _unreachable() -> Alert:
     return Alert(
         "VitrineUnreachable",
-        ((Condition(Expr('up{job="vitrine"}', (), ("instance",)), "<", 1),),),
+        ((Condition(Expr('min by (instance) (up{job="vitrine"})', (), ("instance",)), "<", 1),),),
         "1m",
         "page",
         "{{ $labels.instance }} has no metrics",
@@ -84,7 +84,8 @@ def _kv_full() -> Alert:
         "5m",
         "ticket",
         f"{_WHO}: {{{{ $value | humanizePercentage }}}} of the KV pool is in use and sequences wait for blocks",
-        "Give the pool more memory (--kv-cache-memory), add a replica, or let fewer sequences run at once (--max-num-seqs).",
+        "Give the pool more memory (--kv-cache-memory), add a replica, or let fewer sequences run at once "
+        "(--max-num-seqs).",
         "engine",
     )
 

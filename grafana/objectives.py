@@ -11,7 +11,7 @@ import msgspec
 from dashboard.objectives import ITL_P95_S, MAX_ERROR_RATE, MAY_MISS, TTFT_P95_S
 from grafana.promql import Expr, Queries
 from grafana.rules import Alert, Condition, Recording
-from telemetry.metric_table import CLIENT_MISTAKES
+from telemetry.metric_table import ABORTS, CLIENT_MISTAKES
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
@@ -53,7 +53,7 @@ class Objective(msgspec.Struct, frozen=True):
 
 # What is refused for the client's mistake is no part of it, what a client gave up is no fault, all else is one.
 _NOT_REFUSED = {"error_type": f'!~"{"|".join(CLIENT_MISTAKES)}"'}
-_NO_FAULT = {"error_type": '=~"|abort"'}
+_NO_FAULT = {"error_type": f'=~"|{"|".join(ABORTS)}"'}
 
 _TTFT = Objective(
     "ttft",

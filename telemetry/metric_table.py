@@ -85,6 +85,8 @@ CLIENT_MISTAKES = (
     "unsupported_parameter",
 )
 """Values of ``error_type`` of requests that were refused for what the client sent (4xx, but for 429)."""
+ABORTS = ("abort", "client_disconnected", "slow_reader")
+"""Values of ``error_type`` of requests that their client gave up."""
 RESTART_REASONS = ("killed", "exit", "hang", "start_timeout", "other")
 
 FACTS = (
