@@ -75,6 +75,7 @@ CLIENT_MISTAKES = (
     "body_too_large",
     "context_length_exceeded",
     "invalid_json",
+    "invalid_token_id",
     "invalid_value",
     "method_not_allowed",
     "missing_required_parameter",
