@@ -13,10 +13,10 @@ _PARTS = {
     "queue": "scheduler",
     "preempted": "wait",
     "prefill": "runner",
-    "decode": "series-2",
+    "decode": "runner light",
     "detokenize": "detokenizer",
     "drain": "gateway",
-    "transport": "unaccounted",
+    "transport": "gateway light",
 }
 _BLOCKS = {"free": "quiet", "active": "series-1", "cached": "series-2"}
 _REASONS = {"stop": "good", "length": "series-2", "abort": "warn", "error": "bad"}
@@ -51,4 +51,13 @@ def of_finish_reasons() -> dict[str, str]:
 
 def _chosen(names: dict[str, str]) -> dict[str, str]:
     known = named_colours()
-    return {what: known[name] for what, name in names.items()}
+    return {what: _shade(known, name) for what, name in names.items()}
+
+
+def _shade(known: dict[str, str], name: str) -> str:
+    """A colour by its name; "light" is what the stylesheet's class of that name (opacity .55) makes on white."""
+    base, _, light = name.partition(" ")
+    if not light:
+        return known[base]
+    channels = (int(known[base][i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(0.55 * channel + 0.45 * 255):02x}" for channel in channels)

@@ -151,7 +151,7 @@ def _target(panel: Panel, number: int, target: Target) -> Json:
         "refId": chr(ord("A") + number),
         "datasource": _SOURCE,
         "expr": target.expr.text,
-        "legendFormat": target.legend or "__auto",
+        "legendFormat": target.legend or panel.title,
         "range": not now,
         "instant": now,
         "exemplar": "histogram_quantile" in target.expr.text and not now,

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from grafana.promql import Expr, Queries, Where
+from grafana.promql import Expr, Queries
 
 SCOPED = Queries("$__rate_interval", {"model": '=~"$model"', "replica": '=~"$replica"'})
 """Queries of the models and replicas chosen at the top of the page."""
+
+WITH_SHARED = Queries("$__rate_interval", {"model": '=~"$model"', "replica": '=~"$replica|"'})
+"""The same, and the processes that belong to no replica (gateway, telemetry, …), whose label is empty."""
 
 QUANTILES = (0.5, 0.9, 0.99)
 
@@ -66,9 +69,9 @@ def target(expr: Expr) -> Target:
     return Target(expr, " ".join(f"{{{{{label}}}}}" for label in expr.labels))
 
 
-def quantiles(title: str, unit: str, name: str, where: Where | None = None, **more: object) -> Panel:
+def quantiles(title: str, unit: str, name: str, **more: object) -> Panel:
     """p50, p90 and p99 of a histogram."""
-    lines = tuple(Target(SCOPED.quantile(share, name, (), where), f"p{share * 100:g}") for share in QUANTILES)
+    lines = tuple(Target(SCOPED.quantile(share, name), f"p{share * 100:g}") for share in QUANTILES)
     return msgspec.structs.replace(Panel(title, unit, lines), **more)
 
 
@@ -78,14 +81,30 @@ def quantile_by(share: float, title: str, unit: str, name: str, by: Sequence[str
     return msgspec.structs.replace(Panel(title, unit, (line,)), **more)
 
 
-def rates(title: str, unit: str, name: str, by: Sequence[str] = (), how: str = "sum", **more: object) -> Panel:
+def rates(
+    title: str,
+    unit: str,
+    name: str,
+    by: Sequence[str] = (),
+    how: str = "sum",
+    queries: Queries = SCOPED,
+    **more: object,
+) -> Panel:
     """A counter's rate, a line for each value of `by`."""
-    return msgspec.structs.replace(Panel(title, unit, (target(SCOPED.rate(name, by, how=how)),)), **more)
+    return msgspec.structs.replace(Panel(title, unit, (target(queries.rate(name, by, how)),)), **more)
 
 
-def gauges(title: str, unit: str, name: str, by: Sequence[str] = (), how: str = "sum", **more: object) -> Panel:
+def gauges(
+    title: str,
+    unit: str,
+    name: str,
+    by: Sequence[str] = (),
+    how: str = "sum",
+    queries: Queries = SCOPED,
+    **more: object,
+) -> Panel:
     """A gauge, a line for each value of `by`."""
-    return msgspec.structs.replace(Panel(title, unit, (target(SCOPED.gauge(name, by, how)),)), **more)
+    return msgspec.structs.replace(Panel(title, unit, (target(queries.gauge(name, by, how)),)), **more)
 
 
 def stat(title: str, unit: str, expr: Expr, **more: object) -> Panel:

@@ -35,19 +35,19 @@ class Queries:
         selector = self._selector(name, Kind.GAUGE, by, where)
         return _aggregated(how, by, selector, name)
 
-    def slope(self, name: str, by: Sequence[str] = (), where: Where | None = None) -> Expr:
+    def slope(self, name: str, by: Sequence[str] = ()) -> Expr:
         """By how much a gauge grows per second. Raises ValueError when it is not one."""
-        selector = self._selector(name, Kind.GAUGE, by, where)
+        selector = self._selector(name, Kind.GAUGE, by, None)
         return _aggregated("sum", by, f"deriv({selector}[{self._window}])", name)
 
-    def rate(self, name: str, by: Sequence[str] = (), where: Where | None = None, how: str = "sum") -> Expr:
+    def rate(self, name: str, by: Sequence[str] = (), how: str = "sum") -> Expr:
         """A counter's growth per second. Raises ValueError when it is not one."""
-        selector = self._selector(name, Kind.COUNTER, by, where)
+        selector = self._selector(name, Kind.COUNTER, by, None)
         return _aggregated(how, by, f"rate({selector}[{self._window}])", name)
 
-    def increase(self, name: str, by: Sequence[str] = (), where: Where | None = None) -> Expr:
+    def increase(self, name: str, by: Sequence[str] = ()) -> Expr:
         """A counter's growth in the window. Raises ValueError when it is not one."""
-        selector = self._selector(name, Kind.COUNTER, by, where)
+        selector = self._selector(name, Kind.COUNTER, by, None)
         return _aggregated("sum", by, f"increase({selector}[{self._window}])", name)
 
     def observed(self, name: str, by: Sequence[str] = (), where: Where | None = None) -> Expr:
@@ -57,19 +57,19 @@ class Queries:
 
     def within(self, name: str, bound: float, by: Sequence[str] = ()) -> Expr:
         """Observations of a histogram up to `bound`, per second. Raises ValueError when no bucket ends there."""
+        selector = self._selector(name, Kind.HISTOGRAM, by, {"le": f'="{bound}"'}, "_bucket")
         if bound not in BY_NAME[name].buckets:
             raise ValueError(f"{name} has no bucket that ends at {bound:g}: choose one of {BY_NAME[name].buckets}")
-        selector = self._selector(name, Kind.HISTOGRAM, by, {"le": f'="{bound}"'}, "_bucket")
         return _aggregated("sum", by, f"rate({selector}[{self._window}])", name)
 
-    def buckets(self, name: str, by: Sequence[str] = (), where: Where | None = None) -> Expr:
+    def buckets(self, name: str, by: Sequence[str] = ()) -> Expr:
         """Observations of a histogram per second and bucket. Raises ValueError when it is not one."""
-        selector = self._selector(name, Kind.HISTOGRAM, by, where, "_bucket")
+        selector = self._selector(name, Kind.HISTOGRAM, by, None, "_bucket")
         return _aggregated("sum", ("le", *by), f"rate({selector}[{self._window}])", name)
 
-    def quantile(self, share: float, name: str, by: Sequence[str] = (), where: Where | None = None) -> Expr:
+    def quantile(self, share: float, name: str, by: Sequence[str] = ()) -> Expr:
         """What `share` of a histogram's observations are at most. Raises ValueError when it is not one."""
-        buckets = self.buckets(name, by, where).text
+        buckets = self.buckets(name, by).text
         return Expr(f"histogram_quantile({share:g}, {buckets})", (name,), tuple(by))
 
     def _selector(self, name: str, kind: Kind, by: Sequence[str], where: Where | None, suffix: str = "") -> str:

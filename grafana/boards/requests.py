@@ -39,7 +39,7 @@ def _objectives() -> Row:
         Panel(
             f"Burn rate: {objective.title}",
             "short",
-            tuple(Target(burn(objective, window), window) for window in ("5m", "1h", "6h")),
+            tuple(Target(burn(objective, window), f"{{{{model}}}} {window}") for window in ("5m", "1h", "6h")),
             note=f"{objective.words} {note}",
             limit=1,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana import colours
-from grafana.panels import SCOPED, Dashboard, Panel, Row, gauges, quantile_by, rates, target
+from grafana.panels import WITH_SHARED, Dashboard, Panel, Row, gauges, quantile_by, rates, target
 from grafana.promql import Expr
 
 _STAGE = ("stage",)
@@ -30,9 +30,18 @@ def _bottleneck() -> Row:
                 note="Share of the time; of several replicas the busiest. The one nearest to 100 % is the bottleneck.",
                 width=12,
                 top=1,
+                queries=WITH_SHARED,
                 colours=stages,
             ),
-            gauges("Queue depth", "short", "vitrine_stage_queue_depth", _STAGE, width=12, colours=stages),
+            gauges(
+                "Queue depth",
+                "short",
+                "vitrine_stage_queue_depth",
+                _STAGE,
+                width=12,
+                queries=WITH_SHARED,
+                colours=stages,
+            ),
         ),
     )
 
@@ -48,15 +57,41 @@ def _times() -> Row:
 
 def _processes() -> Row:
     stages = colours.of_stages()
-    uptime = SCOPED.gauge("process_start_time_seconds", _STAGE, "max")
+    uptime = WITH_SHARED.gauge("process_start_time_seconds", _STAGE, "max")
     age = Expr(f"time() - {uptime.text}", uptime.metrics, uptime.labels)
     return Row(
         "Processes",
         (
-            rates("CPU", "percentunit", "process_cpu_seconds_total", _STAGE, note="100 % is one core.", colours=stages),
-            gauges("Resident memory", "bytes", "process_resident_memory_bytes", _STAGE, stacked=True, colours=stages),
-            gauges("Virtual memory", "bytes", "process_virtual_memory_bytes", _STAGE, colours=stages),
-            gauges("Open file descriptors", "short", "process_open_fds", _STAGE, colours=stages, width=12),
+            rates(
+                "CPU",
+                "percentunit",
+                "process_cpu_seconds_total",
+                _STAGE,
+                note="100 % is one core.",
+                queries=WITH_SHARED,
+                colours=stages,
+            ),
+            gauges(
+                "Resident memory",
+                "bytes",
+                "process_resident_memory_bytes",
+                _STAGE,
+                stacked=True,
+                queries=WITH_SHARED,
+                colours=stages,
+            ),
+            gauges(
+                "Virtual memory", "bytes", "process_virtual_memory_bytes", _STAGE, queries=WITH_SHARED, colours=stages
+            ),
+            gauges(
+                "Open file descriptors",
+                "short",
+                "process_open_fds",
+                _STAGE,
+                queries=WITH_SHARED,
+                colours=stages,
+                width=12,
+            ),
             Panel("Uptime", "s", (target(age),), note="Shown: time since then.", colours=stages, width=12),
         ),
     )

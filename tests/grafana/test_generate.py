@@ -105,6 +105,19 @@ def test_stages_have_the_colours_of_the_stylesheet():
     assert drawn == of_stages
 
 
+def test_parts_of_one_stage_differ_by_their_shade():
+    parts = colours.of_parts()
+    assert parts["prefill"] == colours.of_stages()["runner"] == "#0f8567"
+    assert parts["decode"] == "#7bbcab"
+    assert len(set(parts.values())) == len(parts)
+
+
+def test_one_replica_chosen_still_shows_the_processes_of_none():
+    texts = [t.expr.text for row in BOARDS["stages"].rows for panel in row.panels for t in panel.targets]
+    by_process = [text for text in texts if "process_" in text or "busy" in text]
+    assert by_process and all('replica=~"$replica|"' in text for text in by_process)
+
+
 def test_the_provisioned_sources_are_the_ones_that_are_meant():
     folder = generate.ROOT / "grafana" / "provisioning"
     sources = (folder / "datasources" / "vitrine.yml").read_text()

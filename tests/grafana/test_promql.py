@@ -28,6 +28,7 @@ def test_the_scope_leaves_out_labels_that_a_metric_does_not_have():
         (lambda q: q.quantile(0.9, "vitrine_requests_total"), "is a counter, not a histogram"),
         (lambda q: q.rate("vitrine_requests_total", ("stage",)), "has no label stage"),
         (lambda q: q.gauge("vitrine_replicas", where={"reason": '="x"'}), "has no label reason"),
+        (lambda q: q.within("vitrine_no_such_seconds", 1.0), "no metric vitrine_no_such_seconds"),
         (lambda q: q.within("vitrine_inter_token_latency_seconds", 0.123), "no bucket that ends at 0.123"),
     ],
 )
