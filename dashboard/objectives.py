@@ -12,7 +12,7 @@ from dashboard.history import Sample
 TTFT_P95_S = 1.0
 ITL_P95_S = 0.1
 MAY_MISS = 0.05
-"""Share of the time in which a p95 may lie above its objective."""
+"""Share that may miss it: of requests or tokens (alerts), of the time in which a p95 may lie above (overview)."""
 MAX_ERROR_RATE = 0.01
 
 

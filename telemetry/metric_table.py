@@ -68,6 +68,27 @@ _REASONS = tuple(str(reason) for reason in FinishReason)
 SINKS = ("spans", "metrics", "token_log", "store")
 STAGES = ("tokenize", "queue", "preempted", "prefill", "decode", "detokenize", "drain", "transport")
 WASTE_REASONS = ("stop", "abort", "error", "retry", "preempted")
+CLIENT_MISTAKES = (
+    "invalid_request_error",
+    "invalid_api_key",
+    "model_not_found",
+    "body_too_large",
+    "context_length_exceeded",
+    "invalid_json",
+    "invalid_token_id",
+    "invalid_value",
+    "method_not_allowed",
+    "missing_required_parameter",
+    "timeout",
+    "unknown_parameter",
+    "unknown_url",
+    "unsupported_media_type",
+    "unsupported_parameter",
+)
+"""Values of ``error_type`` of requests that were refused for what the client sent (4xx, but for 429)."""
+ABORTS = ("abort", "client_disconnected", "slow_reader")
+"""Values of ``error_type`` of requests that their client gave up."""
+RESTART_REASONS = ("killed", "exit", "hang", "start_timeout", "other")
 
 FACTS = (
     Metric(
@@ -172,6 +193,7 @@ FACTS = (
         Kind.COUNTER,
         "Incarnations of a replica that failed and were replaced.",
         ("reason",),
+        initial=tuple((reason,) for reason in RESTART_REASONS),
     ),
 )
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,24 +9,17 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from dashboard.hub import Hub
 from tests.dashboard.factories import World, full_world
 from tests.dashboard.serve import serving
+from tests.programs import find_program
 
 FLAGS = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync")
-
-
-def chromium() -> str:
-    """Where Chromium is. Without one the tests are skipped, except in CI, where that is a failure."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        advice = "Chromium is not installed: apt-get install chromium"
-        pytest.fail(advice) if os.environ.get("CI") else pytest.skip(advice)
-    return found
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser per module: while it lives, the thread has a running event loop, and no async test could run."""
+    chromium = find_program("chromium", "chromium-browser", "google-chrome", package="chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
         browser.close()
 
