@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,30 @@ class Settings(NamedTuple):
     pool: str
 
 
-MATRIX = [Settings(*point) for point in product((1, 16), ("on", "off"), (64, 2048), ("on", "off"), ("large", "small"))]
+VALUES = ((1, 16), ("on", "off"), (64, 2048), ("on", "off"), ("large", "small"))
+MATRIX = [Settings(*point) for point in product(*VALUES)]
+
+
+def in_every_run(settings: Settings) -> bool:
+    """Eight of the 32 points, in which every pair of values of every two settings occurs; the others run in the long
+    tests. (An orthogonal array of strength 2: the last two settings follow from the first three.)
+    """
+    a, b, c, d, e = (values.index(value) for values, value in zip(VALUES, settings, strict=True))
+    return d == a ^ b and e == a ^ c
+
+
+def points() -> list[Any]:
+    """The matrix as parameters of a test."""
+    return [
+        pytest.param(point, id="-".join(map(str, point)), marks=() if in_every_run(point) else pytest.mark.long)
+        for point in MATRIX
+    ]
+
+
+def test_every_pair_of_values_is_in_every_run() -> None:
+    quick = [point for point in MATRIX if in_every_run(point)]
+    for i, j in combinations(range(len(VALUES)), 2):
+        assert {(point[i], point[j]) for point in quick} == set(product(VALUES[i], VALUES[j]))
 
 
 class Collector:
@@ -169,7 +192,7 @@ def assert_equal_ids(reference: Reference, answers: list[list[int]]) -> None:
         assert best[0] - best[1] < NEAR_TIE, f"prompt of {len(prompt)}, position {at}: {got[at]}, not {expected[at]}"
 
 
-@pytest.mark.parametrize("settings", MATRIX, ids=lambda settings: "-".join(map(str, settings)))
+@pytest.mark.parametrize("settings", points())
 @pytest.mark.parametrize("family", FAMILIES + FALLBACK_FAMILIES)
 def test_ids_equal_transformers(reference, family: str, settings: Settings) -> None:
     known = reference(family)
