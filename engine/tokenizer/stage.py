@@ -74,13 +74,13 @@ class TokenizerStage(SyncStage):
         try:
             enqueue = self._requests.enqueue(submit)
         except RequestRefusedError as e:
-            error = str(e)
+            end_ns, error = time.monotonic_ns(), str(e)
             self._refuse(submit, e)
         else:
-            prompts = enqueue.prompts
+            end_ns, prompts = time.monotonic_ns(), enqueue.prompts  # before anybody can begin with them
             self._to_scheduler(enqueue)
         self.journal.append(
-            Tokenized(submit.request_id, received_ns, start_ns, time.monotonic_ns(), prompts, bool(submit.chat), error)
+            Tokenized(submit.request_id, received_ns, start_ns, end_ns, prompts, bool(submit.chat), error)
         )
 
     def _on_question(self, question: TextToIds | IdsToText) -> None:

@@ -76,7 +76,10 @@ def test_spans_lie_within_their_parents_and_follow_each_other(spans):
         if parent is not None:
             assert parent.start_ns - 1_000_000 <= span.start_ns and span.end_ns <= parent.end_ns + 1_000_000
     line = [next(s for s in spans if s.name == n) for n in ("tokenize", "queue", "prefill", "decode")]
-    assert all(a.end_ns <= b.start_ns + 1_000_000 for a, b in itertools.pairwise(line))
+    for a, b in itertools.pairwise(line):
+        assert a.end_ns <= b.start_ns + 1_000_000, (
+            f"{a.name} ends {(a.end_ns - b.start_ns) / 1e6} ms after {b.name} began"
+        )
 
 
 def test_the_parts_add_up_to_the_whole(engine, answer):
