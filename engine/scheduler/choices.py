@@ -16,7 +16,7 @@ class Choices:
 
     def __init__(self, shared_tokens: int) -> None:
         """`shared_tokens` of the prompt lie in full blocks; its last token does not, for after it each samples."""
-        self._shared_tokens = shared_tokens
+        self.shared_tokens = shared_tokens
         self._computing: dict[int, Sequence] = {}  # hold blocks, not all of the prompt's computed
         self._ready: dict[int, Sequence] = {}  # hold all of them, computed
 
@@ -34,7 +34,7 @@ class Choices:
         """One of them holds blocks, and `computed` tokens of it are there."""
         if sequence.seq_id in self._ready:
             return
-        if sequence.computed >= self._shared_tokens:
+        if sequence.computed >= self.shared_tokens:
             self._computing.pop(sequence.seq_id, None)
             self._ready[sequence.seq_id] = sequence
         else:

@@ -94,8 +94,10 @@ class KVCache:
         if self._reuse:
             count = (len(sequence.tokens) - 1) // self.block_size
             return self._prefixes.match(sequence.block_contents(self.block_size, count))
-        donor = sequence.choices.donor if sequence.choices is not None else None
-        return donor.blocks[: (sequence.num_prompt - 1) // self.block_size] if donor is not None else []
+        choices = sequence.choices
+        if choices is None or choices.donor is None:
+            return []
+        return choices.donor.blocks[: choices.shared_tokens // self.block_size]
 
     def _count_hits(self, sequence: Sequence) -> None:
         """Only first admissions count: finding one's own blocks after a preemption says nothing of the workload."""

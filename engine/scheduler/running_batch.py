@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from bisect import insort
-from operator import attrgetter
 
-from engine.scheduler.sequence import NO_SLOT, Sequence
-
-_rank = attrgetter("rank")
+from engine.scheduler.sequence import NO_SLOT, Sequence, by_rank
 
 
 class RunningBatch:
@@ -42,7 +39,7 @@ class RunningBatch:
     def join(self, sequence: Sequence) -> None:
         """Give a sequence a slot. Raises IndexError when there is none."""
         sequence.slot = self._free_slots.pop()
-        insort(self.sequences, sequence, key=_rank)
+        insort(self.sequences, sequence, key=by_rank)
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out; its slot stays taken until it is given back. Raises ValueError if not here."""

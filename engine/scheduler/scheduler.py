@@ -78,7 +78,6 @@ class Scheduler:
         self._news: list[DataMessage] = []  # for the detokenizer, not sent yet
         self._in_flight: deque[tuple[Step, Surroundings]] = deque()  # oldest first
         self._max_in_flight = limits.max_in_flight
-        self._last_planned_id = 0
         self._held_up_by = WaitReason.TOKEN_BUDGET
         self._idle = True
         self._counted = (0, 0, 0)  # evicted blocks, queried tokens, hit tokens up to the last step
@@ -176,8 +175,7 @@ class Scheduler:
             if not self._in_flight:
                 self._come_to_rest()
             return None
-        self._last_planned_id += 1
-        step.step_id = self._last_planned_id
+        step.step_id = self.last_step_id + len(self._in_flight) + 1
         step.planned_ns = planned_ns
         step.predicted_ns = self._cost.predict_ns(step.prefill_tokens, step.decode_tokens)
         step.after_idle, self._idle = self._idle, False

@@ -13,6 +13,7 @@ A pending token is one that a step in flight will sample: it has a place, but no
 from __future__ import annotations
 
 from array import array
+from operator import attrgetter
 
 from engine.messages import SamplingParams, SequenceEnd, SequenceStart, SlotStart
 from engine.scheduler.choices import Choices
@@ -22,6 +23,8 @@ NO_SLOT = -1
 
 Rank = tuple[int, int]
 """Place in the order of service, earlier ones first: (virtual time of arrival in ns, seq_id)."""
+by_rank = attrgetter("rank")
+"""The key that queue and batch are sorted by."""
 
 
 class Sequence:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from operator import attrgetter
 
-from engine.scheduler.sequence import Sequence
+from engine.scheduler.sequence import Sequence, by_rank
 from telemetry.events import WaitReason
-
-_rank = attrgetter("rank")
 
 
 class WaitingQueue:
@@ -34,12 +31,12 @@ class WaitingQueue:
 
     def push(self, sequence: Sequence) -> None:
         """Put a sequence where its rank belongs."""
-        insort(self._sequences, sequence, key=_rank)
+        insort(self._sequences, sequence, key=by_rank)
         self._explained = None
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, from wherever it stands. Raises KeyError when it does not wait."""
-        i = bisect_left(self._sequences, sequence.rank, key=_rank)
+        i = bisect_left(self._sequences, sequence.rank, key=by_rank)
         if i == len(self._sequences) or self._sequences[i] is not sequence:
             raise KeyError(sequence.seq_id)
         del self._sequences[i]

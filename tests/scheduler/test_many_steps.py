@@ -29,19 +29,12 @@ from engine.runner.simulated import SimulatedRunner
 from engine.scheduler.scheduler import Scheduler
 from engine.transport import encode
 from telemetry.events import Record, SequencePreempted
+from tests.load import step_loop
 from tests.scheduler.simulation import make_enqueue, make_limits
 
 VOCABULARY = 50
 EOS = 7
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 1,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_attention_heads": 1,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 8192,
-}
+MODEL = step_loop.MODEL | {"vocab_size": VOCABULARY}
 HOST_BUDGET_NS = 1_000_000
 """For one step of 256 running sequences."""
 
