@@ -22,7 +22,9 @@ from prometheus_client.utils import floatToGoString
 
 from telemetry.events import ReplicaInfo, ReplicaState, WaitReason
 from telemetry.gauges import GaugeBoard, GaugeReader
-from telemetry.metric_table import BY_NAME, FACTS, LIVE, SINKS, Kind, Metric
+from telemetry.metric import Kind, Metric
+from telemetry.metric_labels import SINKS
+from telemetry.metric_table import BY_NAME, FACTS, LIVE
 from telemetry.metrics import Histogram, Labels, Metrics
 from telemetry.pages import Ledger, QueueDepths, note_busy, replica_gauges
 

@@ -14,7 +14,8 @@ import msgspec
 from telemetry.events import ProcessDied
 from telemetry.facts import RequestFacts, SequenceFacts, StepFacts
 from telemetry.genai import PROVIDER, operation_name
-from telemetry.metric_table import BY_NAME, FACTS, Kind, Metric
+from telemetry.metric import Kind, Metric
+from telemetry.metric_table import BY_NAME, FACTS
 
 Labels = tuple[str, ...]
 

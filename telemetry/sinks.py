@@ -14,7 +14,7 @@ from telemetry import schema, token_log
 from telemetry.export import ExportThread
 from telemetry.exposition import Exposition
 from telemetry.facts import RequestFacts, StepFacts
-from telemetry.metric_table import SINKS
+from telemetry.metric_labels import SINKS
 from telemetry.metrics import Metrics
 from telemetry.pages import StageKey, TotalsRow, replica_gauges
 from telemetry.rows import LogRef, request_row, sequence_rows, step_row

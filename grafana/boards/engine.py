@@ -15,7 +15,7 @@ _STEP = "vitrine_step_duration_seconds"
 def board() -> Dashboard:
     """Made from the metric table."""
     about = "What the engine does with its time and its KV cache: steps, batches, waiting and memory."
-    return Dashboard("engine", "Vitrine / Engine", about, (_now(), _steps(), _queue(), _cache()))
+    return Dashboard("engine", "Vitrine / Engine", about, (_now(), _steps(), _queue(), _cache(), _speculation()))
 
 
 def _now() -> Row:
@@ -81,6 +81,28 @@ def _cache() -> Row:
                 "vitrine_wasted_tokens_total",
                 ("reason",),
                 stacked=True,
+            ),
+        ),
+    )
+
+
+def _speculation() -> Row:
+    drafted, accepted = "vitrine_spec_decode_draft_tokens_total", "vitrine_spec_decode_accepted_tokens_total"
+    position = ("position",)
+    return Row(
+        "Speculation",
+        (
+            Panel(
+                "Tokens drafted and accepted",
+                "suffix: tokens/s",
+                (Target(SCOPED.rate(drafted), "drafted"), Target(SCOPED.rate(accepted), "accepted")),
+            ),
+            rates("Drafts", "suffix: drafts/s", "vitrine_spec_decode_drafts_total", ("replica",)),
+            rates(
+                "Accepted, by position",
+                "suffix: tokens/s",
+                "vitrine_spec_decode_accepted_tokens_per_position_total",
+                position,
             ),
         ),
     )

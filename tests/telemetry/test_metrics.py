@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from telemetry.events import FinishReason, ReplicaState, Stage
 from telemetry.exposition import Exposition
 from telemetry.gauges import Gauge, GaugeBoard, GaugePage, PageOwner
-from telemetry.metric_table import BY_NAME, Kind
+from telemetry.metric import Kind
+from telemetry.metric_table import BY_NAME
 from telemetry.metrics import BoundedLabel, Metrics, restart_reason
 from tests.telemetry.factories import Story, make_info
 from tests.telemetry.test_assembly import Assembly, assemble
