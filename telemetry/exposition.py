@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import psutil
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.metrics_core import (
-    Metric as Family,
-)
-from prometheus_client.samples import Exemplar
-from prometheus_client.utils import floatToGoString
 
 from telemetry.events import ReplicaInfo, ReplicaState, WaitReason
+from telemetry.exposition_text import Series, write_page
 from telemetry.gauges import GaugeBoard, GaugeReader
-from telemetry.metric import Kind, Metric
+from telemetry.metric import Metric
 from telemetry.metric_labels import SINKS
 from telemetry.metric_table import BY_NAME, FACTS, LIVE
-from telemetry.metrics import Histogram, Labels, Metrics
-from telemetry.pages import Ledger, QueueDepths, note_busy, replica_gauges
+from telemetry.metrics import Labels, Metrics
+from telemetry.pages import Ledger, QueueDepths, ReplicaGauges, note_busy, replica_gauges
 
-Series = Mapping[Labels, float]
+Values = Mapping[Labels, float]
 
 
 class Exposition:
-    """Renders the page. Its `collect` is what prometheus_client asks of a collector."""
+    """Renders the page, in any thread; everything else is the collector's thread's to call."""
 
     def __init__(self, metrics: Metrics, board: GaugeBoard, model: str) -> None:
         self.busy = Ledger()
@@ -45,33 +36,33 @@ class Exposition:
         self._board = board
         self._model = model
         self._depths = QueueDepths()
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
+        self._reading = threading.Lock()  # the pages, and the ledgers of what they say
 
     def render(self, accept: str) -> tuple[str, bytes]:
         """Content type and body for an Accept header."""
-        encoder, content_type = choose_encoder(accept)
-        return content_type, encoder(self._registry)
+        _, content_type = choose_encoder(accept)
+        return content_type, write_page(self.collect(), content_type.startswith("application/openmetrics-text"))
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[tuple[Metric, Series]]:
         """All families, in the order of the table."""
-        for metric in FACTS:
-            if metric.kind is Kind.COUNTER:
-                yield _family(metric, self._metrics.counters[metric.name])
-            else:
-                yield _histogram_family(metric, self._metrics.histograms[metric.name])
-        live = self._live(self._board.pages())
-        for metric in LIVE:
-            yield _family(metric, live[metric.name])
+        facts = self._metrics.snapshot()
+        yield from ((metric, facts[metric.name]) for metric in FACTS)
+        with self._reading:
+            live = self._live(self._board.pages())
+        yield from ((metric, live[metric.name]) for metric in LIVE)
 
-    def observe_pages(self) -> list[GaugeReader]:
-        """Take note of counts that would be lost with their process. Call about once a second."""
-        pages = self._board.pages()
-        note_busy(self.busy, pages)
-        self._depths.update(pages)
-        return pages
+    def observe_pages(self) -> dict[str, ReplicaGauges]:
+        """Take note of counts that would be lost with their process; returns the scheduler's gauges by replica.
 
-    def _live(self, pages: list[GaugeReader]) -> dict[str, Series]:
+        Call about once a second.
+        """
+        with self._reading:
+            pages = self._board.pages()
+            note_busy(self.busy, pages)
+            self._depths.update(pages)
+            return replica_gauges(pages)
+
+    def _live(self, pages: list[GaugeReader]) -> dict[str, Values]:
         note_busy(self.busy, pages)
         model = self._model
         return {
@@ -82,7 +73,7 @@ class Exposition:
             **self._processes(pages),
         }
 
-    def _scheduler(self, pages: list[GaugeReader]) -> dict[str, Series]:
+    def _scheduler(self, pages: list[GaugeReader]) -> dict[str, Values]:
         gauges = {(self._model, replica): g for replica, g in replica_gauges(pages).items()}
         states = ("free", "active", "cached")
         return {
@@ -97,11 +88,12 @@ class Exposition:
             "vitrine_engine_last_step_age_seconds": {key: g.last_step_age_s for key, g in gauges.items()},
         }
 
-    def _system(self) -> dict[str, Series]:
-        counted = Counter(state for state, _ in self.replicas.values())
-        builds: Series = {
+    def _system(self) -> dict[str, Values]:
+        replicas = dict(self.replicas)
+        counted = Counter(state for state, _ in replicas.values())
+        builds: Values = {
             (info.model, replica, info.version, info.revision, *_hashes(info), info.dtype, info.device): 1.0
-            for replica, (_, info) in self.replicas.items()
+            for replica, (_, info) in replicas.items()
             if info is not None
         }
         return {
@@ -112,7 +104,7 @@ class Exposition:
             "vitrine_build_info": builds,
         }
 
-    def _processes(self, pages: Iterable[GaugeReader]) -> Mapping[str, Series]:
+    def _processes(self, pages: Iterable[GaugeReader]) -> Mapping[str, Values]:
         found: dict[str, dict[Labels, float]] = {name: {} for name in BY_NAME if name.startswith("process_")}
         for page in pages:
             owner = page.owner
@@ -149,34 +141,3 @@ def _usage(pid: int) -> dict[str, float] | None:
             }
     except psutil.Error:
         return None
-
-
-def _family(metric: Metric, series: Series) -> Family:
-    names = (*metric.common, *metric.labels)
-    family: CounterMetricFamily | GaugeMetricFamily
-    if metric.kind is Kind.COUNTER:
-        family = CounterMetricFamily(metric.name, metric.help, labels=names)
-    else:
-        family = GaugeMetricFamily(metric.name, metric.help, labels=names)
-    for labels, value in series.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _histogram_family(metric: Metric, series: Mapping[Labels, Histogram]) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(metric.name, metric.help, labels=(*metric.common, *metric.labels))
-    bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
-    for labels, histogram in series.items():
-        family.add_metric(labels, buckets=list(_buckets(bounds, histogram)), sum_value=histogram.total)
-    return family
-
-
-def _buckets(bounds: list[str], histogram: Histogram) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
-    """(upper bound, cumulative count, exemplar where there is one) of each bucket."""
-    running = 0
-    for i, (bound, count) in enumerate(zip(bounds, histogram.counts, strict=True)):
-        running += count
-        if exemplar := histogram.exemplars.get(i):
-            yield bound, running, Exemplar({"trace_id": exemplar.trace_id}, exemplar.value, exemplar.ts)
-        else:
-            yield bound, running

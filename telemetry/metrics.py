@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import threading
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -43,6 +44,10 @@ class Histogram(msgspec.Struct, array_like=True):
         """No observations."""
         return cls([0] * (len(bounds) + 1), 0.0, {})
 
+    def copy(self) -> Histogram:
+        """One that stays as it is."""
+        return Histogram(self.counts.copy(), self.total, self.exemplars.copy())
+
     def observe(self, bounds: Sequence[float], value: float, trace_id: str = "", ts: float = 0.0) -> None:
         """Count one value; with a trace it becomes its bucket's exemplar."""
         bucket = bisect.bisect_left(bounds, value)
@@ -73,7 +78,10 @@ class BoundedLabel:
 
 
 class Metrics:
-    """The ``FACTS`` rows of the table. `model` is the name that the API serves."""
+    """The ``FACTS`` rows of the table. `model` is the name that the API serves.
+
+    One thread adds, any other may take a `snapshot`.
+    """
 
     def __init__(self, model: str) -> None:
         self.counters: dict[str, dict[Labels, float]] = {m.name: {} for m in FACTS if m.kind is Kind.COUNTER}
@@ -81,19 +89,31 @@ class Metrics:
         self._common = {"model": model, "gen_ai_request_model": model, "gen_ai_provider_name": PROVIDER}
         self._error_type = BoundedLabel()
         self._endpoint = BoundedLabel()
+        self._adding = threading.Lock()
+
+    def snapshot(self) -> dict[str, dict[Labels, float] | dict[Labels, Histogram]]:
+        """All numbers by name, as they are after one fact and before the next."""
+        with self._adding:
+            counters = {name: dict(series) for name, series in self.counters.items()}
+            histograms = {
+                name: {labels: histogram.copy() for labels, histogram in series.items()}
+                for name, series in self.histograms.items()
+            }
+            return {**counters, **histograms}
 
     def add_replica(self, replica: str) -> None:
         """There is a replica: its series begin, with 0."""
-        for metric in FACTS:
-            own = metric.initial if metric.labels else ((),)
-            for values in own:
-                if metric.kind is Kind.COUNTER:
-                    self._count(metric.name, replica, 0.0, *values)
-                else:
-                    self._histogram(metric, replica, *values)
+        with self._adding:
+            for metric in FACTS:
+                for values in metric.initial if metric.labels else ((),):
+                    self._begin(metric, replica, values)
 
     def add_request(self, facts: RequestFacts) -> None:
         """A request has ended."""
+        with self._adding:
+            self._add_request(facts)
+
+    def _add_request(self, facts: RequestFacts) -> None:
         assert facts.terminal is not None
         replica, times = facts.replica, facts.times
         operation = operation_name(facts.received.endpoint)
@@ -131,6 +151,10 @@ class Metrics:
 
     def add_step(self, step: StepFacts) -> None:
         """An engine step was made."""
+        with self._adding:
+            self._add_step(step)
+
+    def _add_step(self, step: StepFacts) -> None:
         record, replica = step.record, step.scope.replica
         self._observe("vitrine_step_duration_seconds", replica, [step.duration_s], ("", 0), str(record.kind))
         self._observe("vitrine_step_batch_size", replica, [len(record.seq_ids)])
@@ -142,7 +166,9 @@ class Metrics:
 
     def add_death(self, death: ProcessDied) -> None:
         """A stage ended without having been asked to; only a replica's counts here."""
-        if death.replica:
+        if not death.replica:
+            return
+        with self._adding:
             self._count("vitrine_replica_restarts_total", death.replica, 1, restart_reason(death.exit_status))
 
     def save(self) -> bytes:
@@ -162,6 +188,12 @@ class Metrics:
                 self.histograms[name][labels] = histogram
 
     # --- how ----------------------------------------------------------------------------------------
+
+    def _begin(self, metric: Metric, replica: str, own: Labels) -> None:
+        if metric.kind is Kind.COUNTER:
+            self._count(metric.name, replica, 0.0, *own)
+        else:
+            self._histogram(metric, replica, *own)
 
     def _count(self, name: str, replica: str, amount: float, *own: str) -> None:
         series = self.counters[name]

@@ -16,7 +16,7 @@ from telemetry.exposition import Exposition
 from telemetry.facts import RequestFacts, StepFacts
 from telemetry.metric_labels import SINKS
 from telemetry.metrics import Metrics
-from telemetry.pages import StageKey, TotalsRow, replica_gauges
+from telemetry.pages import StageKey, TotalsRow
 from telemetry.rows import LogRef, request_row, sequence_rows, step_row
 from telemetry.run_reader import READ_ERRORS, Pass, RunReader
 from telemetry.samples import Samples
@@ -107,12 +107,11 @@ class Sinks:
     def take_steps(self, result: Pass, run: RunReader) -> None:
         """The steps of a pass; before the requests in them are closed, since the spans link to those."""
         for step in result.steps:
-            if not run.past:
-                self._metrics.add_step(step)
-                self._samples.add_step(step)
-            self._batch.steps.append(step_row(step, run.wall_offset_ns))
-            if self._steps.ratio:
-                self._export_step(step, run)
+            try:
+                self._take_step(step, run)
+            except READ_ERRORS as e:
+                result.dropped += 1
+                self.complain("a step could not be interpreted", f"{step.record.step_id}: {e!r}")
 
     def take(self, result: Pass, run: RunReader) -> None:
         """Everything else of a pass."""
@@ -140,10 +139,11 @@ class Sinks:
 
     def sample(self) -> None:
         """Close a second."""
-        pages = self.exposition.observe_pages()
+        gauges = self.exposition.observe_pages()
+        self._note_exports()
         now = time.monotonic()
         elapsed_s, self._sampled_at = max(now - self._sampled_at, 1e-3), now
-        values = self._samples.roll(replica_gauges(pages), self.exposition.busy.totals(), elapsed_s)
+        values = self._samples.roll(gauges, self.exposition.busy.totals(), elapsed_s)
         second = int(time.time())
         self._batch.samples.extend({"ts": second, "replica": r, "values": v} for r, v in values.items())
 
@@ -153,11 +153,6 @@ class Sinks:
             if replica not in self.exposition.replicas:
                 self._metrics.add_replica(replica)
             self.exposition.replicas[replica] = (state, run.latest_info(replica))
-
-    def render(self, accept: str) -> tuple[str, bytes]:
-        """Content type and body of ``GET /metrics``."""
-        self._note_exports()
-        return self.exposition.render(accept)
 
     def commit(self, run: RunReader) -> None:
         """Write what has been taken, with how far the journals have been read. Failing, it is tried again."""
@@ -225,6 +220,15 @@ class Sinks:
         except SQLAlchemyError as e:
             self.complain("the store cannot be read", str(e))
             return pending
+
+    def _take_step(self, step: StepFacts, run: RunReader) -> None:
+        """Metrics, samples, spans and row of a step."""
+        if not run.past:
+            self._metrics.add_step(step)
+            self._samples.add_step(step)
+        self._batch.steps.append(step_row(step, run.wall_offset_ns))
+        if self._steps.ratio:
+            self._export_step(step, run)
 
     def _take_request(self, facts: RequestFacts, run: RunReader) -> list[bytes]:
         """Metrics, samples and spans of a request; returns its token-log lines."""

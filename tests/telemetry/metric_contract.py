@@ -1,4 +1,4 @@
-"""The metrics that dashboards, alerts and users rely on: names, types and labels. A copy on purpose, not made from the table."""
+"""The metrics that others rely on: names, types and labels. A copy on purpose, not made from the table."""
 
 from __future__ import annotations
 
