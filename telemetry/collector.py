@@ -24,6 +24,9 @@ from telemetry.sinks import Sinks
 from telemetry.store import Store, StoreError
 
 TICK_S = 0.1
+COMMIT_S = 0.5
+"""Between two transactions of the store: each costs milliseconds, whatever is in it."""
+
 SAMPLE_S = 1.0
 TRIM_S = 10.0
 FLUSH_TIMEOUT_S = 4.0
@@ -51,7 +54,8 @@ class Collector:
         self._control = ControlLine(context)
         self._questions = _metrics_socket(context)
         self._stopping = False
-        self._due = {"tick": 0.0, "sample": time.monotonic() + SAMPLE_S, "trim": time.monotonic() + TRIM_S}
+        now = time.monotonic()
+        self._due = {"tick": 0.0, "commit": 0.0, "sample": now + SAMPLE_S, "trim": now + TRIM_S}
 
     def run(self) -> None:
         """Catch up with what was recorded before, say Ready, and go on until told to stop."""
@@ -90,7 +94,8 @@ class Collector:
         if sample:
             self._sinks.take_running(self._run)
             self._sinks.sample()
-        self._sinks.commit(self._run)
+        if self._is_due("commit", COMMIT_S):
+            self._sinks.commit(self._run)
         self._sinks.work()
         if self._is_due("trim", TRIM_S):
             self._run.tail.close_ended()

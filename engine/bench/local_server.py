@@ -78,7 +78,8 @@ class LocalServer:
         times: CpuTimes = {}
         for process in (supervisor, *supervisor.children(recursive=True)):
             used = process.cpu_times()
-            name = " ".join(process.cmdline()).removeprefix("vitrine ") if process != supervisor else "supervisor"
+            title = " ".join(process.cmdline()).strip().removeprefix("vitrine ")  # setproctitle pads it
+            name = "supervisor" if process == supervisor else title
             times[process.pid, name] = used.user + used.system
         return times
 

@@ -114,7 +114,7 @@ class OverheadRun:
                 if stop.is_set():
                     break
                 done.append(measured)
-            return Overhead(done, _dropped(await on.metrics()), sink.received_bytes)
+            return Overhead(done, dropped_items(await on.metrics()), sink.received_bytes)
 
     async def _round(self, number: int, on: LocalServer, off: LocalServer, seed: int, stop: asyncio.Event) -> Round:
         sides: dict[str, Side] = {}
@@ -165,6 +165,6 @@ async def _scraping(server: LocalServer | None) -> AsyncIterator[None]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _dropped(metrics: str) -> float:
+def dropped_items(metrics: str) -> float:
     """The sum of ``vitrine_telemetry_dropped_total``."""
     return sum(float(v) for v in re.findall(r"^vitrine_telemetry_dropped_total\{[^}]*\} (\S+)", metrics, re.MULTILINE))
