@@ -32,6 +32,16 @@ DEFINITIONS: dict[str, str] = {
     "KV use": "Active blocks / pool, 0–100 %.",
     "prefix hit rate": "Prompt tokens found in the prefix cache / prompt tokens looked up.",
     "utilisation": "Share of time in which a stage was working. The stage nearest to 100 % is the bottleneck.",
+    "step kind": "What the engine steps of the last 10 s computed: prompt tokens (prefill), one token per sequence "
+    "(decode), or both (mixed). Idle: the runner waited for a plan with work pending.",
+    "step share": "Share of the last 10 s spent in steps of this kind.",
+    "FLOP/s": "FLOPs of these steps per second of their execution (matrix products and attention, counted from the "
+    "model's shapes), and the share of what this device was measured to reach in a matrix product. Prefill is limited "
+    "by it.",
+    "memory traffic": "Bytes that these steps have to move (weights once, keys and values) per second of their "
+    "execution, and the share of the read bandwidth that this device was measured to reach. Decode of few sequences "
+    "is limited by it.",
+    "cost": "Price of the replicas (--price-per-hour) over the last minute / million tokens computed in it.",
     "queue depth": "Messages waiting in front of a stage: sent to it and not yet taken.",
     "received": "When the gateway had read the request.",
     "tokenize": "The prompt becomes token ids.",

@@ -47,7 +47,7 @@ class Collector:
         self._exporter = _exporter(config.otlp_endpoint)
         self._board = GaugeBoard(context.folder.gauges)
         metrics = Metrics(model)
-        exposition = Exposition(metrics, self._board, model)
+        exposition = Exposition(metrics, self._board, model, config.price_per_hour)
         self._store = _open_store(config.data_path)
         self._sinks = Sinks(config, run.run_id, self._store, exposition, metrics, self._exporter)
         self._run = RunReader(run.run_id, context.folder.journals, self._store.next_seqs(), self._complain)

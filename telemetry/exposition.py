@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ from telemetry.gauges import GaugeBoard, GaugeReader
 from telemetry.metric_table import BY_NAME, FACTS, LIVE, SINKS, Kind, Metric
 from telemetry.metrics import Histogram, Labels, Metrics
 from telemetry.pages import Ledger, QueueDepths, note_busy, replica_gauges
+from telemetry.serving_cost import ServingCost
+from telemetry.utilization import Achieved, Utilization
 
 Series = Mapping[Labels, float]
 
@@ -32,13 +35,15 @@ Series = Mapping[Labels, float]
 class Exposition:
     """Renders the page. Its `collect` is what prometheus_client asks of a collector."""
 
-    def __init__(self, metrics: Metrics, board: GaugeBoard, model: str) -> None:
+    def __init__(self, metrics: Metrics, board: GaugeBoard, model: str, price_per_hour: float = 0.0) -> None:
         self.busy = Ledger()
         self.cpu = Ledger()
         self.replicas: dict[str, tuple[ReplicaState, ReplicaInfo | None]] = {}
         self.events: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.lag_s = 0.0
+        self.utilization = Utilization()
+        self.cost = ServingCost(price_per_hour)
         self._metrics = metrics
         self._board = board
         self._model = model
@@ -76,6 +81,7 @@ class Exposition:
             "vitrine_stage_queue_depth": {(model, r, s): n for (s, r), n in self._depths.update(pages).items()},
             "vitrine_stage_busy_seconds_total": {(model, r, s): v for (s, r), v in self.busy.totals().items()},
             **self._scheduler(pages),
+            **self._device(time.monotonic_ns()),
             **self._system(),
             **self._processes(pages),
         }
@@ -93,6 +99,21 @@ class Exposition:
             },
             "vitrine_kv_cache_usage_ratio": {key: g.kv_usage for key, g in gauges.items()},
             "vitrine_engine_last_step_age_seconds": {key: g.last_step_age_s for key, g in gauges.items()},
+        }
+
+    def _device(self, now_ns: int) -> dict[str, Series]:
+        achieved: dict[Labels, Achieved] = {
+            (self._model, *key): value for key, value in self.utilization.achieved(now_ns).items()
+        }
+        costs: Series = {
+            (self._model, replica, kind): cost
+            for replica in self.cost.replicas()
+            for kind, cost in self.cost.per_million(now_ns, [replica]).items()
+        }
+        return {
+            "vitrine_model_flops_utilization_ratio": {key: a.flops_share for key, a in achieved.items()},
+            "vitrine_memory_bandwidth_utilization_ratio": {key: a.bytes_share for key, a in achieved.items()},
+            "vitrine_serving_cost_per_million_tokens": costs,
         }
 
     def _system(self) -> dict[str, Series]:

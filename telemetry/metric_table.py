@@ -188,6 +188,24 @@ FACTS = (
         Kind.COUNTER,
         "Time that the runner waited for the scheduler with work pending: the scheduling bubble.",
     ),
+    Metric("vitrine_spec_decode_drafts_total", Kind.COUNTER, "Drafts that were verified by a step."),
+    Metric("vitrine_spec_decode_draft_tokens_total", Kind.COUNTER, "Tokens that were drafted."),
+    Metric("vitrine_spec_decode_accepted_tokens_total", Kind.COUNTER, "Drafted tokens that were accepted."),
+    Metric(
+        "vitrine_spec_decode_accepted_tokens_per_position_total",
+        Kind.COUNTER,
+        "Drafted tokens that were accepted, by their position in the draft.",
+        ("position",),
+        initial=(("0",),),
+    ),
+    Metric(
+        "vitrine_scale_decisions_total",
+        Kind.COUNTER,
+        "Decisions to change the number of replicas.",
+        ("direction", "trigger"),
+        ("model",),
+        initial=(("up", "operator"), ("down", "operator")),
+    ),
     Metric(
         "vitrine_replica_restarts_total",
         Kind.COUNTER,
@@ -209,6 +227,27 @@ LIVE = (
     Metric("vitrine_requests_waiting", Kind.GAUGE, "Sequences that wait, by reason.", ("reason",)),
     Metric("vitrine_kv_cache_blocks", Kind.GAUGE, "KV blocks by state; the sum is the pool.", ("state",)),
     Metric("vitrine_kv_cache_usage_ratio", Kind.GAUGE, "Active KV blocks / pool, 0-1."),
+    Metric(
+        "vitrine_model_flops_utilization_ratio",
+        Kind.GAUGE,
+        "FLOPs of the steps of the last 10 s per second of their execution, as a share of what the device was "
+        "measured to reach in a matrix product. 0 without steps; absent where the model's work cannot be counted.",
+        ("kind",),
+    ),
+    Metric(
+        "vitrine_memory_bandwidth_utilization_ratio",
+        Kind.GAUGE,
+        "Bytes that the steps of the last 10 s had to move (weights, keys and values) per second of their execution, "
+        "as a share of the read bandwidth that was measured. 0 without steps; absent where it cannot be counted.",
+        ("kind",),
+    ),
+    Metric(
+        "vitrine_serving_cost_per_million_tokens",
+        Kind.GAUGE,
+        "Price of the replica (--price-per-hour) over the last minute per million tokens computed in it: output tokens "
+        "or all. Absent without a price, and without tokens.",
+        ("kind",),
+    ),
     Metric(
         "vitrine_engine_last_step_age_seconds",
         Kind.GAUGE,

@@ -110,6 +110,8 @@ class Sinks:
             if not run.past:
                 self._metrics.add_step(step)
                 self._samples.add_step(step)
+                self.exposition.utilization.add_step(step)
+                self.exposition.cost.add_step(step)
             self._batch.steps.append(step_row(step, run.wall_offset_ns))
             if self._steps.ratio:
                 self._export_step(step, run)
@@ -144,6 +146,11 @@ class Sinks:
         now = time.monotonic()
         elapsed_s, self._sampled_at = max(now - self._sampled_at, 1e-3), now
         values = self._samples.roll(replica_gauges(pages), self.exposition.busy.totals(), elapsed_s)
+        now_ns = time.monotonic_ns()
+        for replica, own in values.items():
+            own |= self.exposition.utilization.sample(replica, now_ns)
+            costs = self.exposition.cost.per_million(now_ns, [replica] if replica else None)
+            own |= {f"cost_{kind}": cost for kind, cost in costs.items()}
         second = int(time.time())
         self._batch.samples.extend({"ts": second, "replica": r, "values": v} for r, v in values.items())
 
@@ -152,7 +159,10 @@ class Sinks:
         for replica, state in run.states.items():
             if replica not in self.exposition.replicas:
                 self._metrics.add_replica(replica)
-            self.exposition.replicas[replica] = (state, run.latest_info(replica))
+            info = run.latest_info(replica)
+            self.exposition.replicas[replica] = (state, info)
+            self.exposition.utilization.know(replica, info)
+            self.exposition.cost.know(replica, time.monotonic_ns())
 
     def render(self, accept: str) -> tuple[str, bytes]:
         """Content type and body of ``GET /metrics``."""

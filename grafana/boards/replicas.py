@@ -18,11 +18,13 @@ def board() -> Dashboard:
 def _states() -> Row:
     build = Target(SCOPED.gauge("vitrine_build_info", _BUILD, "max"))
     restarts = SCOPED.increase("vitrine_replica_restarts_total", ("replica", "reason"))
+    scaled = SCOPED.increase("vitrine_scale_decisions_total", ("direction", "trigger"))
     return Row(
         "States",
         (
-            gauges("Replicas by state", "short", "vitrine_replicas", ("state",), stacked=True, width=12),
-            Panel("Restarts", "short", (target(restarts),), note="Shown: in each interval.", width=12),
+            gauges("Replicas by state", "short", "vitrine_replicas", ("state",), stacked=True),
+            Panel("Restarts", "short", (target(restarts),), note="Shown: in each interval."),
+            Panel("Scale decisions", "short", (target(scaled),), note="Shown: in each interval."),
             Panel("What each replica runs", "short", (build,), "table", width=24, height=6),
         ),
     )
