@@ -32,6 +32,16 @@ DEFINITIONS: dict[str, str] = {
     "KV use": _help("vitrine_kv_cache_usage_ratio"),
     "prefix hit rate": "Prompt tokens found in the prefix cache / prompt tokens looked up.",
     "utilisation": _help("vitrine_stage_busy_seconds_total"),
+    "step kind": "What the engine steps of the last 10 s computed: prompt tokens (prefill), one token per sequence "
+    "(decode), or both (mixed). Idle: the runner waited for a plan with work pending.",
+    "step share": "Share of the last 10 s spent in steps of this kind.",
+    "FLOP/s": "FLOPs of these steps per second of their execution (matrix products and attention, counted from the "
+    "model's shapes), and the share of what this device was measured to reach in a matrix product. Prefill is limited "
+    "by it.",
+    "memory traffic": "Bytes that these steps have to move (weights once, keys and values) per second of their "
+    "execution, and the share of the read bandwidth that this device was measured to reach. Decode of few sequences "
+    "is limited by it.",
+    "cost": _help("vitrine_serving_cost_per_million_tokens"),
     "queue depth": _help("vitrine_stage_queue_depth"),
     "received": "When the gateway had read the request.",
     **STAGES,

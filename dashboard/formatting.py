@@ -61,6 +61,22 @@ def size(num_bytes: float | None) -> str:
     return f"{digits}{_NBSP}{_BYTE_UNITS[unit]}"
 
 
+def price(amount: float | None) -> str:
+    """Three digits, of whatever currency."""
+    return NOTHING if amount is None else f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
+
+
+def si(amount: float | None, unit: str) -> str:
+    """``2.13e10, "B/s"`` → ``21.3 GB/s``."""
+    if amount is None:
+        return NOTHING
+    value, prefixes = amount, iter(("", "k", "M", "G", "T", "P"))
+    prefix = next(prefixes)
+    while value >= 999.5 and prefix != "P":
+        value, prefix = value / 1000, next(prefixes)
+    return f"{value:.3g}{_NBSP}{prefix}{unit}"
+
+
 def clock(ts: float | None) -> str:
     """Time of day, and the date where it is not today's."""
     if ts is None:

@@ -28,8 +28,8 @@ class Tile(msgspec.Struct, frozen=True):
     words: str
 
 
-def tiles(samples: Sequence[Sample], window_words: str) -> list[Tile]:
-    """The objectives over some samples, whose window is called `window_words` in the text."""
+def tiles(samples: Sequence[Sample], window_words: str, price_per_hour: float = 0.0) -> list[Tile]:
+    """The objectives over some samples, whose window is called `window_words` in the text; with a price the cost."""
     return [
         _latency(
             "First token", "TTFT", "ttft_p95_s", TTFT_P95_S, "requests have their first token", samples, window_words
@@ -39,6 +39,7 @@ def tiles(samples: Sequence[Sample], window_words: str) -> list[Tile]:
         ),
         _errors(samples, window_words),
         _throughput(samples),
+        *_cost(samples, price_per_hour),
     ]
 
 
@@ -82,6 +83,19 @@ def _throughput(samples: Sequence[Sample]) -> Tile:
     running, waiting = number(now.get("running") or 0, "sequence"), count(now.get("waiting") or 0)
     words = f"{count(tokens_in)} tokens/s read; {running} running, {waiting} waiting."
     return Tile("Output", "tokens out", out, "count", "idle", None, words)
+
+
+def _cost(samples: Sequence[Sample], price_per_hour: float) -> list[Tile]:
+    if not price_per_hour:
+        return []
+    now = samples[-1][1] if samples else {}
+    output, total = now.get("cost_output"), now.get("cost_total")
+    words = f"per million output tokens in the last minute, at {price_per_hour:g} per replica and hour."
+    if output is None:
+        words = "No output token in the last minute; the replicas cost the same."
+    elif total is not None:
+        words += f" Prompts counted in: {total:,.3g}."
+    return [Tile("Cost", "cost", output, "price", "idle", None, words)]
 
 
 def _level(burn: float, over_now: bool) -> str:

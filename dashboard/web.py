@@ -38,6 +38,8 @@ _FILTERS = (
     formatting.iso,
     formatting.short,
     formatting.visible,
+    formatting.si,
+    formatting.price,
     formatting.harmless,
 )
 

@@ -109,6 +109,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     step_trace_ratio: Annotated[
         float, Meta(ge=0, le=1), doc("Share of engine steps that are exported as traces of their own")
     ] = 0.0
+    price_per_hour: Annotated[
+        float, Meta(ge=0), doc("What one replica costs per hour, in any currency: shown as cost per million tokens")
+    ] = 0.0
     api_key: Annotated[str, doc("Key that API clients must send as a bearer token")] = ""
     operator_token: Annotated[str, doc("Token that the dashboard asks for")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Level of the process logs")] = "info"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import msgspec
 
-from telemetry.events import FinishReason, ReplicaInfo, ReplicaState, Stage
+from telemetry.events import Compute, FinishReason, ReplicaInfo, ReplicaState, Stage
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -403,10 +403,12 @@ class Hello(Message, frozen=True):
 class Ready(Message, frozen=True):
     """Child → supervisor: the stage can serve. ``facts`` are what the supervisor cannot know itself.
 
-    The runner says "num_blocks", "device", "dtype"; the tokenizer "tokenizer_sha256", "max_model_len".
+    The runner says "num_blocks", "device", "dtype"; the tokenizer "tokenizer_sha256", "max_model_len". ``compute`` is
+    the runner's too, None where nothing is computed.
     """
 
     facts: dict[str, str]
+    compute: Compute | None = None
 
 
 class Failed(Message, frozen=True):

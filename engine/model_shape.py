@@ -25,6 +25,8 @@ _NAMES = {
 }
 """What some models call the same thing."""
 
+_NUM_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma3_text": {
         "vocab_size": 262_208,
@@ -53,6 +55,7 @@ class ModelShape(msgspec.Struct, frozen=True):
     vocab_size: int
     max_positions: int
     eos_token_ids: tuple[int, ...]
+    expert_share: float = 1.0  # of the experts of a layer, those that one token uses; without experts 1
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelShape:
@@ -72,6 +75,7 @@ class ModelShape(msgspec.Struct, frozen=True):
             vocab_size=config["vocab_size"],
             max_positions=_size(config, "max_position_embeddings"),
             eos_token_ids=_eos(folder, config),
+            expert_share=_expert_share(config),
         )
 
     def kv_bytes_per_token(self, dtype: str) -> int:
@@ -112,6 +116,11 @@ def _size(config: Mapping[str, Any], name: str, default: int | None = None) -> i
     if default is None:
         raise KeyError(name)
     return default
+
+
+def _expert_share(config: Mapping[str, Any]) -> float:
+    experts = next((config[key] for key in _NUM_EXPERTS if config.get(key)), 0)
+    return min(1.0, config.get("num_experts_per_tok", experts) / experts) if experts else 1.0
 
 
 def _eos(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

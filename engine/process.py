@@ -39,7 +39,7 @@ from engine.messages import (
 )
 from engine.run_folder import RunFolder, control_address, inbox_address, process_name
 from engine.transport import Inbox, decode_control, encode, quiet
-from telemetry.events import ProcessStarted, ProcessStopping, Record, Stage
+from telemetry.events import Compute, ProcessStarted, ProcessStopping, Record, Stage
 from telemetry.gauges import SUFFIX as GAUGES_SUFFIX
 from telemetry.gauges import Gauge, GaugePage, PageOwner
 from telemetry.journal import SUFFIX as JOURNAL_SUFFIX
@@ -167,6 +167,7 @@ class SyncStage:
         self._poller = zmq.Poller()
         self._poller.register(self.inbox.socket, zmq.POLLIN)
         self._poller.register(self.control.socket, zmq.POLLIN)
+        self.compute: Compute | None = None  # for Ready; a runner's
         self._stopping = False
 
     def start(self) -> dict[str, str]:
@@ -200,7 +201,7 @@ class SyncStage:
         facts = self.start()
         self.gauges.set(Gauge.READY, 1)
         self.gauges.beat()
-        self.control.send(Ready(facts))
+        self.control.send(Ready(facts, self.compute))
         while not self._stopping:
             self._turn()
         self.finish()

@@ -23,6 +23,9 @@ from telemetry.sinks import Sinks
 from telemetry.store import Store, StoreError
 
 TICK_S = 0.1
+COMMIT_S = 0.5
+"""Between two transactions of the store: each costs milliseconds, whatever is in it."""
+
 SAMPLE_S = 1.0
 TRIM_S = 10.0
 FLUSH_TIMEOUT_S = 4.0
@@ -43,14 +46,15 @@ class Collector:
         self._exporter = _exporter(config.otlp_endpoint)
         self._board = GaugeBoard(context.folder.gauges)
         metrics = Metrics(model)
-        exposition = Exposition(metrics, self._board, model)
+        exposition = Exposition(metrics, self._board, model, config.price_per_hour)
         self._store = _open_store(config.data_path)
         self._sinks = Sinks(config, run.run_id, self._store, exposition, metrics, self._exporter)
         self._run = RunReader(run.run_id, context.folder.journals, self._store.next_seqs(), self._complain)
         self._control = ControlLine(context)
         self._server = MetricsServer(context.zmq, metrics_address(context.run.socket_dir), exposition)
         self._stopping = False
-        self._due = {"tick": 0.0, "sample": time.monotonic() + SAMPLE_S, "trim": time.monotonic() + TRIM_S}
+        now = time.monotonic()
+        self._due = {"tick": 0.0, "commit": 0.0, "sample": now + SAMPLE_S, "trim": now + TRIM_S}
 
     def run(self) -> None:
         """Catch up with what was recorded before, say Ready, and go on until told to stop."""
@@ -88,7 +92,8 @@ class Collector:
         if sample:
             self._sinks.take_running(self._run)
             self._sinks.sample()
-        self._sinks.commit(self._run)
+        if self._is_due("commit", COMMIT_S):
+            self._sinks.commit(self._run)
         self._sinks.work()
         if self._is_due("trim", TRIM_S):
             self._run.tail.close_ended()

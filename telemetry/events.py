@@ -93,6 +93,45 @@ class ProcessStopping(Record, frozen=True):
 # --- supervisor -----------------------------------------------------------------------------------------
 
 
+class AttentionWork(msgspec.Struct, array_like=True, frozen=True):
+    """What the attention of some equal layers (`num_layers` of them) costs; sums are over these layers."""
+
+    num_layers: int
+    window: int  # positions that a token sees at most, its own included; 0: all before it
+    flops_per_pair: int  # of a token and a position that it sees: both products, all query heads
+    kv_bytes_per_position: int  # keys and values
+
+
+class ModelWork(msgspec.Struct, array_like=True, frozen=True):
+    """What the forward pass of a model costs: counts from the shapes of its weights and of its attention.
+
+    Matrix products and attention only: norms, rotations, activations, sampling, and the traffic of what lies between
+    two products are left out. A product of ``[m, k]`` and ``[k, n]`` is 2·m·k·n FLOPs.
+    """
+
+    flops_per_token: int  # of all products with weights of the layers
+    flops_per_logits: int  # of the vocabulary projection, for one row
+    weight_bytes: int  # read by every step: all layers, but for experts
+    logits_bytes: int  # read by steps that sample: the vocabulary projection
+    expert_bytes: int  # weights of all experts together
+    expert_share: float  # of the experts, those that one token uses
+    attention: list[AttentionWork]
+
+
+class DeviceSpeed(msgspec.Struct, array_like=True, frozen=True):
+    """What the device was measured to reach, with the runner's threads and number format."""
+
+    flops_per_s: float  # a large matrix product
+    read_bytes_per_s: float  # memory far larger than any cache
+
+
+class Compute(msgspec.Struct, array_like=True, frozen=True):
+    """What utilisation is made from. ``work`` is None for models whose weights cannot be told apart."""
+
+    work: ModelWork | None
+    speed: DeviceSpeed
+
+
 class ReplicaInfo(msgspec.Struct, array_like=True, frozen=True):
     """What every record of one incarnation refers to; comparison between replicas stands on it."""
 
@@ -109,6 +148,7 @@ class ReplicaInfo(msgspec.Struct, array_like=True, frozen=True):
     max_model_len: int
     block_size: int
     num_blocks: int
+    compute: Compute | None = None
 
 
 class ReplicaStateChanged(Record, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,20 +19,28 @@ from telemetry.metric_labels import SINKS
 from telemetry.metric_table import BY_NAME, FACTS, LIVE
 from telemetry.metrics import Labels, Metrics
 from telemetry.pages import Ledger, QueueDepths, ReplicaGauges, note_busy, replica_gauges
+from telemetry.serving_cost import ServingCost
+from telemetry.utilization import Achieved, Utilization
 
 Values = Mapping[Labels, float]
 
 
 class Exposition:
-    """Renders the page, in any thread; everything else is the collector's thread's to call."""
+    """Renders the page, in any thread; everything else is the collector's thread's to call.
 
-    def __init__(self, metrics: Metrics, board: GaugeBoard, model: str) -> None:
+    It holds ``changing`` while it enters a fact, so that a page shows all of a fact or nothing of it.
+    """
+
+    def __init__(self, metrics: Metrics, board: GaugeBoard, model: str, price_per_hour: float = 0.0) -> None:
         self.busy = Ledger()
         self.cpu = Ledger()
         self.replicas: dict[str, tuple[ReplicaState, ReplicaInfo | None]] = {}
         self.events: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.lag_s = 0.0
+        self.utilization = Utilization()
+        self.cost = ServingCost(price_per_hour)
+        self.changing = threading.Lock()
         self._metrics = metrics
         self._board = board
         self._model = model
@@ -45,10 +54,13 @@ class Exposition:
 
     def collect(self) -> Iterator[tuple[Metric, Series]]:
         """All families, in the order of the table."""
-        facts = self._metrics.snapshot()
+        with self.changing:
+            facts = self._metrics.snapshot()
+            device = self._device(time.monotonic_ns())
+            system = self._system()
         yield from ((metric, facts[metric.name]) for metric in FACTS)
         with self._reading:
-            live = self._live(self._board.pages())
+            live = {**device, **system, **self._live(self._board.pages())}
         yield from ((metric, live[metric.name]) for metric in LIVE)
 
     def observe_pages(self) -> dict[str, ReplicaGauges]:
@@ -69,7 +81,6 @@ class Exposition:
             "vitrine_stage_queue_depth": {(model, r, s): n for (s, r), n in self._depths.update(pages).items()},
             "vitrine_stage_busy_seconds_total": {(model, r, s): v for (s, r), v in self.busy.totals().items()},
             **self._scheduler(pages),
-            **self._system(),
             **self._processes(pages),
         }
 
@@ -88,12 +99,26 @@ class Exposition:
             "vitrine_engine_last_step_age_seconds": {key: g.last_step_age_s for key, g in gauges.items()},
         }
 
+    def _device(self, now_ns: int) -> dict[str, Values]:
+        achieved: dict[Labels, Achieved] = {
+            (self._model, *key): value for key, value in self.utilization.achieved(now_ns).items()
+        }
+        costs: Values = {
+            (self._model, replica, kind): cost
+            for replica in self.cost.replicas()
+            for kind, cost in self.cost.per_million(now_ns, [replica]).items()
+        }
+        return {
+            "vitrine_model_flops_utilization_ratio": {key: a.flops_share for key, a in achieved.items()},
+            "vitrine_memory_bandwidth_utilization_ratio": {key: a.bytes_share for key, a in achieved.items()},
+            "vitrine_serving_cost_per_million_tokens": costs,
+        }
+
     def _system(self) -> dict[str, Values]:
-        replicas = dict(self.replicas)
-        counted = Counter(state for state, _ in replicas.values())
+        counted = Counter(state for state, _ in self.replicas.values())
         builds: Values = {
             (info.model, replica, info.version, info.revision, *_hashes(info), info.dtype, info.device): 1.0
-            for replica, (_, info) in replicas.items()
+            for replica, (_, info) in self.replicas.items()
             if info is not None
         }
         return {

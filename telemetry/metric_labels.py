@@ -55,6 +55,7 @@ STEP_KINDS = {
     "decode": "One token of each sequence.",
     "mixed": "Both.",
 }
+TOKEN_KINDS = {"output": "Tokens sampled.", "total": "Tokens sampled, and prompt tokens computed."}
 REPLICA_STATES = {
     "starting": "Loads the model.",
     "ready": "Takes requests.",

@@ -20,6 +20,7 @@ from telemetry.metric_labels import (
     SINKS,
     STAGES,
     STEP_KINDS,
+    TOKEN_KINDS,
     WAIT_REASONS,
     WASTE_REASONS,
 )
@@ -205,6 +206,30 @@ LIVE = (
         values={"state": BLOCK_STATES},
     ),
     Metric("vitrine_kv_cache_usage_ratio", Kind.GAUGE, "Active KV blocks / pool, 0 to 1."),
+    Metric(
+        "vitrine_model_flops_utilization_ratio",
+        Kind.GAUGE,
+        "FLOPs of the steps of the last 10 s per second of their execution, as a share of what the device was "
+        "measured to reach in a matrix product. 0 without steps; absent where the model's work cannot be counted.",
+        ("kind",),
+        values={"kind": STEP_KINDS},
+    ),
+    Metric(
+        "vitrine_memory_bandwidth_utilization_ratio",
+        Kind.GAUGE,
+        "Bytes that the steps of the last 10 s had to move (weights, keys and values) per second of their execution, "
+        "as a share of the read bandwidth that was measured. 0 without steps; absent where it cannot be counted.",
+        ("kind",),
+        values={"kind": STEP_KINDS},
+    ),
+    Metric(
+        "vitrine_serving_cost_per_million_tokens",
+        Kind.GAUGE,
+        "Price of the replica (--price-per-hour) over the last minute per million tokens computed in it: output tokens "
+        "or all. Absent without a price, and without tokens.",
+        ("kind",),
+        values={"kind": TOKEN_KINDS},
+    ),
     Metric(
         "vitrine_engine_last_step_age_seconds",
         Kind.GAUGE,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import re
-import threading
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -78,10 +77,7 @@ class BoundedLabel:
 
 
 class Metrics:
-    """The ``FACTS`` rows of the table. `model` is the name that the API serves.
-
-    One thread adds, any other may take a `snapshot`.
-    """
+    """The ``FACTS`` rows of the table. `model` is the name that the API serves."""
 
     def __init__(self, model: str) -> None:
         self.counters: dict[str, dict[Labels, float]] = {m.name: {} for m in FACTS if m.kind is Kind.COUNTER}
@@ -89,31 +85,24 @@ class Metrics:
         self._common = {"model": model, "gen_ai_request_model": model, "gen_ai_provider_name": PROVIDER}
         self._error_type = BoundedLabel()
         self._endpoint = BoundedLabel()
-        self._adding = threading.Lock()
 
     def snapshot(self) -> dict[str, dict[Labels, float] | dict[Labels, Histogram]]:
-        """All numbers by name, as they are after one fact and before the next."""
-        with self._adding:
-            counters = {name: dict(series) for name, series in self.counters.items()}
-            histograms = {
-                name: {labels: histogram.copy() for labels, histogram in series.items()}
-                for name, series in self.histograms.items()
-            }
-            return {**counters, **histograms}
+        """All numbers by name, as they are now."""
+        counters = {name: dict(series) for name, series in self.counters.items()}
+        histograms = {
+            name: {labels: histogram.copy() for labels, histogram in series.items()}
+            for name, series in self.histograms.items()
+        }
+        return {**counters, **histograms}
 
     def add_replica(self, replica: str) -> None:
         """There is a replica: its series begin, with 0."""
-        with self._adding:
-            for metric in FACTS:
-                for values in metric.initial if metric.labels else ((),):
-                    self._begin(metric, replica, values)
+        for metric in FACTS:
+            for values in metric.initial if metric.labels else ((),):
+                self._begin(metric, replica, values)
 
     def add_request(self, facts: RequestFacts) -> None:
         """A request has ended."""
-        with self._adding:
-            self._add_request(facts)
-
-    def _add_request(self, facts: RequestFacts) -> None:
         assert facts.terminal is not None
         replica, times = facts.replica, facts.times
         operation = operation_name(facts.received.endpoint)
@@ -151,10 +140,6 @@ class Metrics:
 
     def add_step(self, step: StepFacts) -> None:
         """An engine step was made."""
-        with self._adding:
-            self._add_step(step)
-
-    def _add_step(self, step: StepFacts) -> None:
         record, replica = step.record, step.scope.replica
         self._observe("vitrine_step_duration_seconds", replica, [step.duration_s], ("", 0), str(record.kind))
         self._observe("vitrine_step_batch_size", replica, [len(record.seq_ids)])
@@ -166,9 +151,7 @@ class Metrics:
 
     def add_death(self, death: ProcessDied) -> None:
         """A stage ended without having been asked to; only a replica's counts here."""
-        if not death.replica:
-            return
-        with self._adding:
+        if death.replica:
             self._count("vitrine_replica_restarts_total", death.replica, 1, restart_reason(death.exit_status))
 
     def save(self) -> bytes:

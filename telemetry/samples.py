@@ -18,6 +18,10 @@ prefix_hit_rate                  found / looked up over the last `WINDOW_S` seco
 busy_<stage>                     share of the second that the stage worked, 0–1 (for "": the busiest replica)
 prefill_step_s, decode_step_s, mixed_step_s   time spent in engine steps of that kind
 idle_s                           time the runner waited for the host with work pending
+<kind>_flops_per_s, _bytes_per_s what steps of that kind achieved in the last 10 s while they executed, and
+<kind>_flops_share, _bytes_share the share of what the device was measured to reach (`telemetry.utilization`);
+                                 absent where that is not known; of "" the replica that uses most
+cost_output, cost_total          cost of a million tokens over the last minute (`telemetry.serving_cost`), or absent
 steps                            engine steps in this second
 ===============================  ===================================================================
 

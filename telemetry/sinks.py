@@ -126,8 +126,9 @@ class Sinks:
                 result.dropped += 1
                 self.complain("a request could not be interpreted", f"{facts.request_id}: {e!r}")
         self._file(taken, self._write_log([own for own in taken if own[1]]))
-        for death in result.deaths:
-            self._metrics.add_death(death)
+        with self.exposition.changing:
+            for death in result.deaths:
+                self._metrics.add_death(death)
         self._batch.replica_events.extend(result.replica_events)
         self._batch.incarnations.update(result.incarnations)
         self._count(result)
@@ -144,15 +145,24 @@ class Sinks:
         now = time.monotonic()
         elapsed_s, self._sampled_at = max(now - self._sampled_at, 1e-3), now
         values = self._samples.roll(gauges, self.exposition.busy.totals(), elapsed_s)
+        now_ns = time.monotonic_ns()
+        for replica, own in values.items():
+            own |= self.exposition.utilization.sample(replica, now_ns)
+            costs = self.exposition.cost.per_million(now_ns, [replica] if replica else None)
+            own |= {f"cost_{kind}": cost for kind, cost in costs.items()}
         second = int(time.time())
         self._batch.samples.extend({"ts": second, "replica": r, "values": v} for r, v in values.items())
 
     def know_replicas(self, run: RunReader) -> None:
         """Which replicas there are, and what they run."""
-        for replica, state in run.states.items():
-            if replica not in self.exposition.replicas:
-                self._metrics.add_replica(replica)
-            self.exposition.replicas[replica] = (state, run.latest_info(replica))
+        with self.exposition.changing:
+            for replica, state in run.states.items():
+                if replica not in self.exposition.replicas:
+                    self._metrics.add_replica(replica)
+                info = run.latest_info(replica)
+                self.exposition.replicas[replica] = (state, info)
+                self.exposition.utilization.know(replica, info)
+                self.exposition.cost.know(replica, time.monotonic_ns())
 
     def commit(self, run: RunReader) -> None:
         """Write what has been taken, with how far the journals have been read. Failing, it is tried again."""
@@ -224,7 +234,10 @@ class Sinks:
     def _take_step(self, step: StepFacts, run: RunReader) -> None:
         """Metrics, samples, spans and row of a step."""
         if not run.past:
-            self._metrics.add_step(step)
+            with self.exposition.changing:
+                self._metrics.add_step(step)
+                self.exposition.utilization.add_step(step)
+                self.exposition.cost.add_step(step)
             self._samples.add_step(step)
         self._batch.steps.append(step_row(step, run.wall_offset_ns))
         if self._steps.ratio:
@@ -232,7 +245,8 @@ class Sinks:
 
     def _take_request(self, facts: RequestFacts, run: RunReader) -> list[bytes]:
         """Metrics, samples and spans of a request; returns its token-log lines."""
-        self._metrics.add_request(facts)
+        with self.exposition.changing:
+            self._metrics.add_request(facts)
         if not run.past:
             self._samples.add_request(facts)
         if self._exporter is not None and is_exported(facts, self._config.trace_ratio):

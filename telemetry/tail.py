@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from telemetry.events import AnyRecord, Stage
 from telemetry.journal import SUFFIX, JournalOwner, JournalReader
 
 _READ_LIMIT = 1_000_000
+_MTIME_STEP_NS = 1_000_000_000
+"""More than the step in which any file system counts a folder's time of change."""
 
 
 class Entry(NamedTuple):
@@ -34,6 +37,7 @@ class Tail:
         self._readers: dict[str, JournalReader] = {}
         self._ended: dict[str, JournalOwner] = {}  # process gone, journal read to the end and closed
         self._dropped = 0
+        self._discovered_ns = -1  # the folder's time of change at which every journal in it was known
 
     def poll(self) -> Iterator[Entry]:
         """All records there are now, the gateway's first (see `telemetry.assembly`)."""
@@ -80,14 +84,23 @@ class Tail:
         self._readers.clear()
 
     def _discover(self) -> None:
-        for path in self._folder.glob("*" + SUFFIX):
-            key = str(path)
-            if key in self._readers or key in self._ended:
-                continue
+        """Open the journals that have come. A folder that has not changed is not listed again."""
+        changed_ns = self._folder.stat().st_mtime_ns
+        if changed_ns == self._discovered_ns:
+            return
+        known = [self._open(path) for path in self._folder.glob("*" + SUFFIX)]
+        if all(known) and time.time_ns() - changed_ns > _MTIME_STEP_NS:
+            self._discovered_ns = changed_ns
+
+    def _open(self, path: Path) -> bool:
+        """Follow a journal; False while it cannot be read: being created right now, or damaged."""
+        key = str(path)
+        if key not in self._readers and key not in self._ended:
             try:
                 self._readers[key] = JournalReader(path, known_seq=self._next_seqs.get(key, 0))
             except (OSError, ValueError):
-                continue  # being created right now, or damaged: looked at again next time
+                return False
+        return True
 
 
 def process_alive(pid: int) -> bool:

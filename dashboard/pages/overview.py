@@ -34,10 +34,17 @@ class StageUse(msgspec.Struct, frozen=True):
 
 
 class StepShare(msgspec.Struct, frozen=True):
-    """Share of the last seconds spent in steps of one kind, or waiting for a plan (``idle``)."""
+    """Share of the last seconds spent in steps of one kind, or waiting for a plan (``idle``).
+
+    What the steps achieved, and as a share of the device's measured peak, is None where that is not known.
+    """
 
     kind: str
     share: float
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
+    flops_share: float | None = None
+    bytes_share: float | None = None
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -63,16 +70,18 @@ def view(site: Site, window: str) -> Overview:
         with site.sources.store.reading() as reader:
             slow, happened = slowest(reader, since), reader.replica_events(limit=_EVENTS_SHOWN)
     except StoreAwayError:
-        return _overview(window, [], [], [], store_away=True)
-    return _overview(window, samples, slow, happened, store_away=False)
+        return _overview(site, window, [], [], [], store_away=True)
+    return _overview(site, window, samples, slow, happened, store_away=False)
 
 
-def _overview(window: str, samples: list[Sample], slow: list[Row], events: list[Row], store_away: bool) -> Overview:
+def _overview(
+    site: Site, window: str, samples: list[Sample], slow: list[Row], events: list[Row], store_away: bool
+) -> Overview:
     recent = [values for _, values in samples[-_NOW_S:]]
     stages = [StageUse(stage, _mean(recent, f"busy_{stage}")) for stage in (Stage.GATEWAY, *REPLICA_STAGES)]
     return Overview(
         window=window,
-        tiles=tiles(samples, _WINDOW_WORDS[window]),
+        tiles=tiles(samples, _WINDOW_WORDS[window], site.sources.config.price_per_hour),
         latest=_latest(samples),
         stages=stages,
         bottleneck=_bottleneck(stages),
@@ -101,8 +110,13 @@ def _bottleneck(stages: list[StageUse]) -> str:
 
 
 def _step_shares(recent: Sequence[dict[str, Any]]) -> list[StepShare]:
-    named = [*((str(kind), f"{kind}_step_s") for kind in StepKind), ("idle", "idle_s")]
-    return [StepShare(kind, min(1.0, _mean(recent, key))) for kind, key in named]
+    latest = recent[-1] if recent else {}
+    achieved = StepShare.__struct_fields__[2:]
+    kinds = [
+        StepShare(kind, min(1.0, _mean(recent, f"{kind}_step_s")), *(latest.get(f"{kind}_{name}") for name in achieved))
+        for kind in StepKind
+    ]
+    return [*kinds, StepShare("idle", min(1.0, _mean(recent, "idle_s")))]
 
 
 def points(site: Site, window: str, last_s: int | None = None) -> dict[str, list[float | None]]:

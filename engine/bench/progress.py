@@ -34,9 +34,9 @@ class LiveProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def begin(self, workload: Workload) -> None:
+    def begin(self, workload: Workload, title: str = "") -> None:
         """A workload starts; its warm-up is not counted in the bar, but in the rate."""
-        self._task = self._progress.add_task(workload.name, total=workload.requests, live="warming up")
+        self._task = self._progress.add_task(title or workload.name, total=workload.requests, live="warming up")
         self._started = time.perf_counter()
         self._events = self._failed = 0
         self._ttft_s = 0.0

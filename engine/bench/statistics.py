@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -35,3 +36,27 @@ def percentile(ordered: list[float], q: float) -> float:
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+class MedianInterval(msgspec.Struct, frozen=True):
+    """The median of some values, and where the median of all that could have been measured lies.
+
+    ``low`` and ``high`` are two of the values: so many from either end that the interval between them holds the
+    true median with probability ``confidence``, whatever the distribution (Thompson, 1936).
+    """
+
+    median: float
+    low: float
+    high: float
+    confidence: float
+
+    @classmethod
+    def of(cls, values: Iterable[float], confidence: float = 0.95) -> MedianInterval:
+        """The narrowest such interval of at least `confidence`; with fewer than six values the widest there is."""
+        ordered = sorted(values)
+        n = len(ordered)
+        outside = 2**-n  # probability that the true median lies below the value number `cut`
+        cut = 0
+        while cut < (n - 1) // 2 and 1 - 2 * (grown := outside + math.comb(n, cut + 1) * 2**-n) >= confidence:
+            outside, cut = grown, cut + 1
+        return cls(percentile(ordered, 0.5), ordered[cut], ordered[n - 1 - cut], 1 - 2 * outside)

@@ -7,9 +7,9 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -19,14 +19,17 @@ from rich.text import Text
 
 from engine.bench.client import Client, RequestError, Target
 from engine.bench.load import http_client, measure
+from engine.bench.overhead import Overhead
 from engine.bench.progress import LiveProgress
 from engine.bench.report import DEFINITIONS, Summary, headline, latency_table, summarize, totals
 from engine.bench.workload import SCENARIOS, Workload
+from engine.commands import bench_overhead
 from engine.commands.errors import CommandFailedError
 from engine.commands.output import show
 from engine.commands.plain import plain
 from engine.commands.urls import server_options
 
+_T = TypeVar("_T")
 _DEFAULT = Workload()
 _INTERRUPTED = 130
 _SIZES = {
@@ -67,6 +70,9 @@ def _sizes(function: Any) -> Any:
 @click.option("--seed", type=int, help="Of the prompts  [default: random, so that no earlier run has warmed a cache]")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait for the next bytes of an answer.")
 @click.option("--json", "json_file", metavar="FILE", help='Write the numbers as JSON; "-": to standard output.')
+@click.option("--overhead", is_flag=True, help="Measure what telemetry costs, on two servers of its own; see below.")
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="Rounds of --overhead.")
+@click.argument("server_flags", nargs=-1, metavar="[-- SERVER_FLAGS]")
 def command(
     url: str,
     model: str,
@@ -78,28 +84,56 @@ def command(
     api_key: str,
     timeout: float,
     json_file: str | None,
+    overhead: bool,
+    rounds: int,
+    server_flags: Sequence[str],
     **sizes: int | None,
 ) -> int:
     """Put load on any OpenAI-compatible server and measure it: TTFT, ITL, TPOT, end-to-end latency, throughput.
 
     A closed loop of streaming, greedy requests. Ctrl-C ends it and shows what was measured until then.
     Exit status 1 when a request failed.
+
+    --overhead starts two servers, one with everything on and one with --telemetry off, puts the same load on them in
+    turn (32 at once, then a single stream), and compares their CPU time per token, throughput and latency.
+    SERVER_FLAGS go to both: vitrine bench --overhead -- --dtype float32
     """
-    target = Target(
-        url=url, model=model, chat=chat, ignore_eos=ignore_eos, extra_body=_object(extra_body), timeout_s=timeout
-    )
-    workloads = _workloads(scenarios, {name: value for name, value in sizes.items() if value is not None})
+    given = {name: value for name, value in sizes.items() if value is not None}
     seed = secrets.randbits(32) if seed is None else seed
     started = time.time()
     console = Console(stderr=json_file == "-")
+    if overhead:
+        cost = _in_loop(_measure_overhead(given, server_flags, rounds, seed, api_key), "vitrine bench --overhead")
+        bench_overhead.report(cost, console)
+        if json_file:
+            _write(json_file, {"started_ts": started, "seed": seed, **bench_overhead.as_json(cost)})
+        return 0
+    if server_flags:
+        raise click.UsageError(f"unexpected argument {server_flags[0]!r}: flags for a server go with --overhead")
+    target = Target(
+        url=url, model=model, chat=chat, ignore_eos=ignore_eos, extra_body=_object(extra_body), timeout_s=timeout
+    )
+    running = _run(target, _workloads(scenarios, given), seed, api_key, console)
+    target, summaries = _in_loop(running, target.base)
+    if json_file:
+        report = {"started_ts": started, "target": target, "seed": seed, "runs": summaries}
+        _write(json_file, report | {"definitions": DEFINITIONS})
+    return _status(summaries)
+
+
+def _in_loop(work: Coroutine[Any, Any, _T], what: str) -> _T:
+    """Run to its end, in uvloop. Raises CommandFailedError."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            target, summaries = runner.run(_run(target, workloads, seed, api_key, console))
+            return runner.run(work)
         except RequestError as e:
-            raise CommandFailedError(f"{target.base}: {e} ({e.kind})") from e
-    if json_file:
-        _write(json_file, {"started_ts": started, "target": target, "seed": seed, "runs": summaries})
-    return _status(summaries)
+            raise CommandFailedError(f"{what}: {e} ({e.kind})") from e
+
+
+async def _measure_overhead(
+    sizes: dict[str, int], flags: Sequence[str], rounds: int, seed: int, api_key: str
+) -> Overhead:
+    return await bench_overhead.run(sizes, flags, rounds, seed, api_key, _stop_on_interrupt())
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -160,7 +194,7 @@ def _show(summary: Summary, console: Console) -> None:
 
 
 def _write(file: str, report: dict[str, Any]) -> None:
-    text = msgspec.json.format(msgspec.json.encode(report | {"definitions": DEFINITIONS}), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2)
     if file == "-":
         click.echo(text)
         return

@@ -57,6 +57,7 @@ SECTIONS = {
         "otlp_endpoint",
         "trace_ratio",
         "step_trace_ratio",
+        "price_per_hour",
         "data_dir",
         "log_level",
     ),

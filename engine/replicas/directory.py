@@ -13,6 +13,7 @@ from engine.run_folder import RunInfo, inbox_address
 from telemetry.events import ReplicaInfo, ReplicaState, ReplicaStateChanged, Stage
 
 _SECRETS = ("api_key", "operator_token")
+_SERVING = (ReplicaState.READY, ReplicaState.DRAINING)
 
 
 class DirectoryMaker:
@@ -20,8 +21,8 @@ class DirectoryMaker:
 
     def __init__(self, run: RunInfo, shape: ModelShape, units: list[Unit]) -> None:
         self._run = run
+        self._shape = shape
         self._units = units
-        self._info = replica_info(run, shape)
 
     def message(self) -> Directory:
         """The directory, for everyone."""
@@ -34,7 +35,7 @@ class DirectoryMaker:
 
     def state_record(self, unit: Unit) -> ReplicaStateChanged:
         """The record of a replica's state as it is now."""
-        info = self._info if unit.state is ReplicaState.READY else None
+        info = replica_info(self._run, self._shape, unit) if unit.state is ReplicaState.READY else None
         return ReplicaStateChanged(time.monotonic_ns(), unit.replica, unit.incarnation, unit.state, unit.reason, info)
 
     def _entry(self, unit: Unit) -> ReplicaEntry:
@@ -49,13 +50,14 @@ class DirectoryMaker:
                 stage: inbox_address(self._run.socket_dir, stage, unit.replica, unit.incarnation)
                 for stage in unit.stages
             },
-            info=self._info if unit.state in (ReplicaState.READY, ReplicaState.DRAINING) else None,
+            info=replica_info(self._run, self._shape, unit) if unit.state in _SERVING else None,
         )
 
 
-def replica_info(run: RunInfo, shape: ModelShape) -> ReplicaInfo:
+def replica_info(run: RunInfo, shape: ModelShape, unit: Unit) -> ReplicaInfo:
     """What identifies a replica of this run; secrets are left out of the flags."""
     config = run.config
+    device = unit.facts.get("device", "cpu")
     return ReplicaInfo(
         version=__version__,
         revision=run.revision,
@@ -64,10 +66,11 @@ def replica_info(run: RunInfo, shape: ModelShape) -> ReplicaInfo:
         model_sha256=run.model.weights_sha256,
         tokenizer_sha256=run.model.tokenizer_sha256,
         dtype=config.dtype,
-        device="cuda" if config.device == "cuda" else f"cpu ({platform.machine()})",
+        device=f"cpu ({platform.machine()})" if device == "cpu" else device,
         host=run.host,
         flags={f: str(getattr(config, f)) for f in config.__struct_fields__ if f not in _SECRETS},
         max_model_len=shape.max_model_len(config),
         block_size=config.block_size,
         num_blocks=shape.num_kv_blocks(config),
+        compute=unit.compute,
     )

@@ -179,7 +179,7 @@ class Supervisor:
             case Hello():
                 self._greet(unit)
             case Ready():
-                self._on_ready(unit, sender.stage)
+                self._on_ready(unit, sender.stage, message)
             case Failed():
                 self._on_failed(unit, message.message)
             case Drained() if self._shutdown is not None:
@@ -207,8 +207,8 @@ class Supervisor:
                 return unit
         return None
 
-    def _on_ready(self, unit: Unit, stage: Stage) -> None:
-        if not unit.mark_ready(stage):
+    def _on_ready(self, unit: Unit, stage: Stage, message: Ready) -> None:
+        if not unit.mark_ready(stage, message):
             return
         self._changed(unit)
         if not self._served:

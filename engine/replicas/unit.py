@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 
+from engine.messages import Ready
 from engine.replicas.launchers.local import LocalLauncher, LocalProcess
-from telemetry.events import ReplicaState, Stage
+from telemetry.events import Compute, ReplicaState, Stage
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 10.0
@@ -30,6 +31,8 @@ class Unit:
         self.restarts = 0
         self.processes: dict[Stage, LocalProcess] = {}
         self.ready: set[Stage] = set()
+        self.facts: dict[str, str] = {}  # what its stages have said with Ready
+        self.compute: Compute | None = None  # what its runner has said
         self.start_at_ns: int | None = None  # when the next incarnation is due; None: not wanted
         self._listen_fd = listen_fd
         self._backoff_s = FIRST_BACKOFF_S
@@ -48,9 +51,11 @@ class Unit:
             self.processes[stage] = launcher.start(stage, self.replica, self.incarnation, self._listen_fd)
         self.set_state(ReplicaState.STARTING, "first start" if self.incarnation == 1 else "restart")
 
-    def mark_ready(self, stage: Stage) -> bool:
+    def mark_ready(self, stage: Stage, message: Ready) -> bool:
         """A stage said Ready. True when that makes the unit ready."""
         self.ready.add(stage)
+        self.facts.update(message.facts)
+        self.compute = message.compute or self.compute
         if len(self.ready) < len(self.stages):
             return False
         self.set_state(ReplicaState.READY, f"all {len(self.stages)} stages ready" if self.replica else "ready")

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import structlog
 import torch
 from torch import Tensor
 
@@ -15,17 +16,22 @@ from engine.messages import SamplingParams, SlotStart, StepPlan, StepResult, Tok
 from engine.model_shape import ModelShape
 from engine.process import CannotStartError
 from engine.runner.attention.paged import PagedAttention
+from engine.runner.device_speed import device_speed
 from engine.runner.kv_cache import KVCache
 from engine.runner.memory import available_bytes, check_memory
+from engine.runner.model_work import model_work
 from engine.runner.models import load_model
 from engine.runner.sampling.next_tokens import choose_tokens
 from engine.runner.sampling.prompt_scores import score_prompts
 from engine.runner.slots import Ints, SlotTable
 from engine.runner.step_batch import StepBatch, prepare
 from engine.runner.weights import Checkpoint
+from telemetry.events import Compute
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _WARM_UP_TOKENS = 16
+
+log = structlog.get_logger()
 
 
 class ModelRunner:
@@ -44,6 +50,7 @@ class ModelRunner:
         pool_bytes = self._num_blocks * config.block_size * shape.kv_bytes_per_token(config.dtype)
         check_memory(checkpoint.num_bytes(), pool_bytes, available_bytes(self._device), config)
         self._model = load_model(folder, shape, checkpoint, self._longest)
+        self._work = model_work(checkpoint.shapes(), shape, self._model, shape.expert_share, self._device)
         self._cache = KVCache(shape, self._num_blocks, config.block_size, self._dtype, self._device)
         self._slots = SlotTable(config.max_num_seqs, -(-self._longest // config.block_size), config.block_size)
         self._last_sampled_ns = 0
@@ -51,6 +58,17 @@ class ModelRunner:
     def facts(self) -> dict[str, str]:
         """What the supervisor wants to know: pool size, device, number format."""
         return {"num_blocks": str(self._num_blocks), "device": str(self._device), "dtype": self._config.dtype}
+
+    def compute(self) -> Compute | None:
+        """What the model's steps cost and what the device reaches; measures the device unless that is known."""
+        try:
+            speed = device_speed(self._config.cache_path, self._device, self._dtype)
+        except OSError as e:
+            log.warning("the device's speed cannot be kept: no utilisation is told", error=str(e))
+            return None
+        if self._work is None:
+            log.warning("the weights of this architecture cannot be told apart: no utilisation is told")
+        return Compute(self._work, speed)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

@@ -39,6 +39,9 @@ class SimulatedRunner:
         """What the supervisor wants to know: pool size, device, number format."""
         return {"num_blocks": str(self._num_blocks), "device": "simulated", "dtype": self._dtype}
 
+    def compute(self) -> None:
+        """Nothing is."""
+
     def warm_up(self) -> None:
         """There is nothing to set up."""
 

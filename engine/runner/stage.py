@@ -11,7 +11,7 @@ from engine.messages import DataMessage, StepPlan, StepResult
 from engine.process import ProcessContext, SyncStage
 from engine.runner.heartbeat import Heartbeat
 from engine.transport import Outbox
-from telemetry.events import Stage, StepStarted
+from telemetry.events import Compute, Stage, StepStarted
 from telemetry.gauges import Gauge
 
 
@@ -20,6 +20,9 @@ class StepExecutor(Protocol):
 
     def facts(self) -> dict[str, str]:
         """Pool size, device, number format."""
+
+    def compute(self) -> Compute | None:
+        """What utilisation is made from; None where nothing is computed."""
 
     def warm_up(self) -> None:
         """Make the first step as quick as the next ones."""
@@ -42,6 +45,7 @@ class RunnerStage(SyncStage):
         with self._heartbeat:
             self._runner = _executor(Path(self.context.run.model.path), self.context.config)
             self._runner.warm_up()
+            self.compute = self._runner.compute()
         self.log.info("model loaded", seconds=round(time.monotonic() - started, 3), **self._runner.facts())
         return self._runner.facts()
 

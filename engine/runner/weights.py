@@ -47,8 +47,11 @@ class Checkpoint:
 
     def num_bytes(self) -> int:
         """Size of all tensors in the wanted number format."""
-        elements: int = sum(math.prod(file.get_slice(name).get_shape()) for name, file in self._file_of.items())
-        return elements * self.dtype.itemsize
+        return sum(map(math.prod, self.shapes().values())) * self.dtype.itemsize
+
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of every tensor, by name."""
+        return {name: file.get_slice(name).get_shape() for name, file in self._file_of.items()}
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """One tensor. Raises CannotStartError when it is missing or has another shape."""

@@ -15,7 +15,7 @@ _STEP = "vitrine_step_duration_seconds"
 def board() -> Dashboard:
     """Made from the metric table."""
     about = "What the engine does with its time and its KV cache: steps, batches, waiting and memory."
-    return Dashboard("engine", "Vitrine / Engine", about, (_now(), _steps(), _queue(), _cache(), _speculation()))
+    return Dashboard("engine", "Vitrine / Engine", about, (_now(), _steps(), _device(), _queue(), _cache()))
 
 
 def _now() -> Row:
@@ -52,6 +52,34 @@ def _steps() -> Row:
     )
 
 
+def _device() -> Row:
+    mfu, bandwidth = "vitrine_model_flops_utilization_ratio", "vitrine_memory_bandwidth_utilization_ratio"
+    cost = "vitrine_serving_cost_per_million_tokens"
+    accepted = SCOPED.rate("vitrine_spec_decode_accepted_tokens_total")
+    drafted = SCOPED.rate("vitrine_spec_decode_draft_tokens_total")
+    speculation = (
+        Target(SCOPED.rate("vitrine_spec_decode_drafts_total"), "drafts"),
+        Target(drafted, "drafted tokens"),
+        Target(accepted, "accepted tokens"),
+    )
+    return Row(
+        "Device",
+        (
+            gauges("FLOPs, share of the peak", "percentunit", mfu, ("kind",), "max", top=1),
+            gauges("Memory bandwidth, share of the peak", "percentunit", bandwidth, ("kind",), "max", top=1),
+            gauges("Cost per million tokens", "short", cost, ("replica", "kind"), "max"),
+            Panel("Speculation", "suffix: /s", speculation, width=12),
+            rates(
+                "Accepted tokens, by position in the draft",
+                "suffix: tokens/s",
+                "vitrine_spec_decode_accepted_tokens_per_position_total",
+                ("position",),
+                width=12,
+            ),
+        ),
+    )
+
+
 def _queue() -> Row:
     return Row(
         "Queue",
@@ -81,28 +109,6 @@ def _cache() -> Row:
                 "vitrine_wasted_tokens_total",
                 ("reason",),
                 stacked=True,
-            ),
-        ),
-    )
-
-
-def _speculation() -> Row:
-    drafted, accepted = "vitrine_spec_decode_draft_tokens_total", "vitrine_spec_decode_accepted_tokens_total"
-    position = ("position",)
-    return Row(
-        "Speculation",
-        (
-            Panel(
-                "Tokens drafted and accepted",
-                "suffix: tokens/s",
-                (Target(SCOPED.rate(drafted), "drafted"), Target(SCOPED.rate(accepted), "accepted")),
-            ),
-            rates("Drafts", "suffix: drafts/s", "vitrine_spec_decode_drafts_total", ("replica",)),
-            rates(
-                "Accepted, by position",
-                "suffix: tokens/s",
-                "vitrine_spec_decode_accepted_tokens_per_position_total",
-                position,
             ),
         ),
     )

@@ -236,7 +236,12 @@ def make_sample(ts: int, load: float = 0.7, **changes: Any) -> dict[str, Any]:
         "decode_step_s": 0.5 * wave,
         "idle_s": 0.02,
         "steps": 60,
+        "cost_output": 1.35 / wave,
+        "cost_total": 0.41 / wave,
     }
+    for kind, flops_share, bytes_share in (("prefill", 0.62, 0.11), ("decode", 0.09, 0.74), ("mixed", 0.35, 0.4)):
+        values |= {f"{kind}_flops_share": flops_share, f"{kind}_flops_per_s": 335e9 * flops_share}
+        values |= {f"{kind}_bytes_share": bytes_share, f"{kind}_bytes_per_s": 28e9 * bytes_share}
     return {"ts": ts, "replica": "", "values": values | changes}
 
 

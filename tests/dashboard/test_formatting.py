@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.formatting import NOTHING, clock, count, duration, harmless, percent, size, visible
+from dashboard.formatting import NOTHING, clock, count, duration, harmless, percent, price, si, size, visible
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_counts_shares_and_sizes() -> None:
     assert (count(12345), count(0.25), count(3.0), count(None)) == ("12,345", "0.2", "3", NOTHING)
     shown = [text.replace("\u00a0", " ") for text in (percent(0.873), percent(0.004), percent(0), size(1610612736))]
     assert shown == ["87 %", "0.4 %", "0 %", "1.5 GiB"]
+
+
+def test_rates_have_prefixes_and_prices_three_digits() -> None:
+    shown = [si(n, "B/s").replace("\u00a0", " ") for n in (0, 950, 999.6, 2.131e10, 4e18)]
+    assert shown == ["0 B/s", "950 B/s", "1 kB/s", "21.3 GB/s", "4e+03 PB/s"]
+    assert (si(None, "B/s"), price(None), price(0.01234), price(1234.5)) == (NOTHING, NOTHING, "0.0123", "1,234")
 
 
 def test_clock_gives_the_date_of_another_day() -> None:

@@ -83,3 +83,12 @@ def test_mistakes_of_clients_do_not_burn_the_error_objective() -> None:
     found = tile("Errors", sample(0, requests_finished=30, requests_errors=0, requests_refused=20))
     assert (found.value, found.burn) == (0, 0)
     assert "0 of 10 requests" in found.words and "20 more were refused" in found.words
+
+
+def test_what_tokens_cost_is_a_tile_only_where_a_price_is_known() -> None:
+    samples = [sample(0, cost_output=1.234, cost_total=0.5)]
+    assert len(tiles(samples, "last hour")) == 4
+    cost = tiles(samples, "last hour", 2.5)[4]
+    assert (cost.name, cost.value, cost.level) == ("Cost", 1.234, "idle")
+    assert "2.5 per replica and hour" in cost.words and "0.5." in cost.words
+    assert tiles([sample(0)], "last hour", 2.5)[4].value is None

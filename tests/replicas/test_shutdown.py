@@ -1,6 +1,6 @@
 """The orderly end goes phase by phase."""
 
-from engine.messages import Drain, Stop
+from engine.messages import Drain, Ready, Stop
 from engine.replicas import shutdown as shutdown_module
 from engine.replicas.shutdown import Shutdown
 from engine.replicas.unit import Unit
@@ -19,7 +19,7 @@ def running_system():
     for unit in units:
         unit.start(launcher)
         for stage in unit.stages:
-            unit.mark_ready(stage)
+            unit.mark_ready(stage, Ready({}))
     return units
 
 

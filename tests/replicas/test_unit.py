@@ -1,5 +1,6 @@
 """A unit's life: start, ready, fail, backoff."""
 
+from engine.messages import Ready
 from engine.replicas import unit as unit_module
 from engine.replicas.unit import LONGEST_BACKOFF_S, Unit
 from telemetry.events import REPLICA_STAGES, ReplicaState, Stage
@@ -36,12 +37,12 @@ def started_replica():
 
 def make_ready(replica):
     for stage in REPLICA_STAGES:
-        replica.mark_ready(stage)
+        replica.mark_ready(stage, Ready({}))
 
 
 def test_a_replica_is_ready_only_when_every_stage_is():
     replica, _ = started_replica()
-    answers = [replica.mark_ready(stage) for stage in REPLICA_STAGES]
+    answers = [replica.mark_ready(stage, Ready({})) for stage in REPLICA_STAGES]
     assert answers == [False, False, False, True]
     assert replica.state is ReplicaState.READY
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import zmq
 
-from engine.messages import Failed, Hello, Ready, SamplingParams, SlotStart, StepPlan, Stop
+from engine.messages import Failed, Hello, SamplingParams, SlotStart, StepPlan, Stop
 from engine.process import EXIT_FAILED
 from engine.run_folder import ModelFiles, RunFolder, RunInfo, control_address, inbox_address, process_name
 from engine.runner.heartbeat import Heartbeat
@@ -101,7 +101,9 @@ def test_plans_are_executed_journaled_and_shown_in_the_gauges(start, llama):
     expected = driver.generate([driver.add(prompt)], 2, 64)[0]
 
     process = start(llama[0])
-    assert process.take_control() == Ready({"num_blocks": "128", "device": "cpu", "dtype": "float32"})
+    ready = process.take_control()
+    assert ready.facts == {"num_blocks": "128", "device": "cpu", "dtype": "float32"}
+    assert ready.compute.work.weight_bytes > 0 and ready.compute.speed.read_bytes_per_s > 0
     first = process.execute(plan(7, 0, prompt, starting=True))
     second = process.execute(plan(8, 5, first.sampled, starting=False))
     assert first.sampled + second.sampled == expected

@@ -33,6 +33,7 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
     "vitrine_runner_idle_seconds_total": ("counter", _OWN),
     "vitrine_model_flops_utilization_ratio": ("gauge", (*_OWN, "kind")),
     "vitrine_memory_bandwidth_utilization_ratio": ("gauge", (*_OWN, "kind")),
+    "vitrine_serving_cost_per_million_tokens": ("gauge", (*_OWN, "kind")),
     "vitrine_spec_decode_drafts_total": ("counter", _OWN),
     "vitrine_spec_decode_draft_tokens_total": ("counter", _OWN),
     "vitrine_spec_decode_accepted_tokens_total": ("counter", _OWN),
@@ -53,8 +54,8 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
 STANDARD = "process_"
 """Names that Prometheus' own conventions define begin with this; theirs have the labels ``replica`` and ``stage``."""
 
-ONLY_WHEN_ASKED_FOR = {"vitrine_serving_cost_per_million_tokens"}
-"""Exported with values only where a flag asks for it."""
+WITHOUT_SERIES = {"vitrine_serving_cost_per_million_tokens"}
+"""They have none without a flag (--price-per-hour)."""
 
 LABEL_VALUES = {
     ("vitrine_requests_waiting", "reason"): {"kv_blocks", "token_budget", "max_running", "preempted"},

@@ -96,7 +96,13 @@ def test_a_page_made_while_facts_come_in_is_of_one_moment(tmp_path):
     """Buckets, counts and what is counted beside them agree on every page."""
     metrics = Metrics("tiny")
     exposition = Exposition(metrics, GaugeBoard(tmp_path), "tiny")
-    adding = threading.Thread(target=lambda: [run_requests(metrics, 5) for _ in range(40)])
+
+    def add():
+        for _ in range(40):
+            with exposition.changing:
+                run_requests(metrics, 1)
+
+    adding = threading.Thread(target=add)
     adding.start()
     pages = 0
     while adding.is_alive():
