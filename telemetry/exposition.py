@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 from prometheus_client.exposition import choose_encoder
 
-from telemetry.events import ReplicaInfo, ReplicaState, WaitReason
+from telemetry.events import ReplicaInfo, ReplicaState, Stage, WaitReason
 from telemetry.exposition_text import Series, write_page
 from telemetry.gauges import GaugeBoard, GaugeReader
 from telemetry.metric import Metric
@@ -23,6 +23,8 @@ from telemetry.serving_cost import ServingCost
 from telemetry.utilization import Achieved, Utilization
 
 Values = Mapping[Labels, float]
+
+_OWN = (str(Stage.TELEMETRY), "")
 
 
 class Exposition:
@@ -41,6 +43,7 @@ class Exposition:
         self.utilization = Utilization()
         self.cost = ServingCost(price_per_hour)
         self.changing = threading.Lock()
+        self._own_totals = (0.0, 0.0)
         self._metrics = metrics
         self._board = board
         self._model = model
@@ -74,12 +77,24 @@ class Exposition:
             self._depths.update(pages)
             return replica_gauges(pages)
 
+    def own_totals(self) -> tuple[float, float]:
+        """Busy time and CPU time of telemetry itself, in seconds; for `show_own`."""
+        return self.busy.totals().get(_OWN, 0.0), self.cpu.totals().get(_OWN, 0.0)
+
+    def show_own(self, totals: tuple[float, float]) -> None:
+        """`totals` have been saved and are to be shown from now on.
+
+        The next telemetry process goes on from what was saved: more than that would be seen to fall.
+        """
+        self._own_totals = totals
+
     def _live(self, pages: list[GaugeReader]) -> dict[str, Values]:
         note_busy(self.busy, pages)
+        busy = {**self.busy.totals(), _OWN: self._own_totals[0]}
         model = self._model
         return {
             "vitrine_stage_queue_depth": {(model, r, s): n for (s, r), n in self._depths.update(pages).items()},
-            "vitrine_stage_busy_seconds_total": {(model, r, s): v for (s, r), v in self.busy.totals().items()},
+            "vitrine_stage_busy_seconds_total": {(model, r, s): v for (s, r), v in busy.items()},
             **self._scheduler(pages),
             **self._processes(pages),
         }
@@ -139,11 +154,12 @@ class Exposition:
             if usage is None:
                 continue
             key = (str(owner.stage), owner.replica)
-            usage["process_cpu_seconds_total"] = self.cpu.note(
-                key, (owner.incarnation, owner.pid), usage["process_cpu_seconds_total"]
-            )
+            self.cpu.note(key, (owner.incarnation, owner.pid), usage.pop("process_cpu_seconds_total"))
             for name, value in usage.items():
                 found[name][owner.replica, str(owner.stage)] = value
+        # A counter stays while its process is away.
+        cpu = {**self.cpu.totals(), _OWN: self._own_totals[1]}
+        found["process_cpu_seconds_total"] = {(replica, stage): value for (stage, replica), value in cpu.items()}
         return found
 
 

@@ -96,6 +96,7 @@ class Sinks:
                 self.exposition.cpu.load(state.cpu)
                 self.exposition.events.update(state.events)
                 self.exposition.dropped.update(state.dropped)
+                self.exposition.show_own(self.exposition.own_totals())
         if self._config.token_log == "off":
             return
         self._log = _make_log(self._config)
@@ -141,7 +142,6 @@ class Sinks:
     def sample(self) -> None:
         """Close a second."""
         gauges = self.exposition.observe_pages()
-        self._note_exports()
         now = time.monotonic()
         elapsed_s, self._sampled_at = max(now - self._sampled_at, 1e-3), now
         values = self._samples.roll(gauges, self.exposition.busy.totals(), elapsed_s)
@@ -170,6 +170,7 @@ class Sinks:
         if not self._batch and positions == self._positions:
             return
         log_position = self._log.position if self._log else None
+        own_totals = self.exposition.own_totals()
         try:
             self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
@@ -178,6 +179,7 @@ class Sinks:
             self.complain("the store cannot be written", str(e))
             return
         self.store_degraded = False
+        self.exposition.show_own(own_totals)
         if self._log is not None and log_position is not None:
             self._log.committed(log_position)
         self.exposition.events["store"] += len(self._batch)

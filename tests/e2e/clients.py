@@ -175,9 +175,9 @@ class Stream:
         return max((b - a for a, b in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
 
-def streamed(served: Served, **ask: Any) -> Stream:
+def streamed(served: Served, headers: dict[str, str] | None = None, **ask: Any) -> Stream:
     """A stream that was read to its good end."""
-    return Stream(served, **ask).finish()
+    return Stream(served, headers, **ask).finish()
 
 
 # --- the model's own files ---------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tests.e2e.exact_counts")
+pytest.register_assert_rewrite("tests.e2e.exact_counts", "tests.e2e.scrapes")
 
 from tests.e2e.served import Served  # noqa: E402
 

@@ -41,6 +41,7 @@ def test_buckets_of_the_convention_are_among_ours(name):
 def test_end_to_end_is_refined_below_ten_milliseconds_and_itl_begins_at_half_of_one():
     assert len([b for b in BY_NAME["gen_ai_server_request_duration_seconds"].buckets if b < 0.01]) >= 3
     assert BY_NAME["vitrine_inter_token_latency_seconds"].buckets[0] == 0.0005
+    assert all(metric.buckets == tuple(sorted(set(metric.buckets))) for metric in BY_NAME.values())
 
 
 @pytest.mark.parametrize(("name", "label"), LABEL_VALUES)
