@@ -93,8 +93,8 @@ def test_metrics_are_503_while_telemetry_is_away_and_come_back_with_their_counts
     before = scraped(served)
     telemetry = served.pid(Stage.TELEMETRY)
     os.kill(telemetry, signal.SIGSTOP)
-    asked = {url: httpx.get(f"{url}/metrics", timeout=10).status_code for url in (served.url, served.dashboard_url)}
-    assert set(asked.values()) == {503}, asked
+    urls = (f"{served.url}/metrics", f"{served.dashboard_url}/metrics")
+    assert at_once(lambda url: httpx.get(url, timeout=10).status_code, urls) == [503, 503]
     assert answer(served, prompt="Hi", max_tokens=3)["usage"]["completion_tokens"] == 3
     os.kill(telemetry, signal.SIGKILL)
     served.eventually(lambda: served.status("/metrics") == 200, 20, "another telemetry process")
@@ -127,7 +127,7 @@ def test_gauges_return_to_rest_when_all_clients_leave_and_nothing_else_comes(pai
     assert used == {"r0", "r1"}, "the router stays away from none"
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(6, id="short"), pytest.param(60, id="whole", marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [pytest.param(4, id="short"), pytest.param(60, id="whole", marks=pytest.mark.long)])
 def test_nothing_falls_and_nothing_is_negative_under_a_mixed_load(pair, seconds):
     """MT-03. (Speculation is not there yet; the raising call is in ``tests/telemetry/test_failing_metrics.py``.)"""
     kinds = ANSWERED | REFUSED | ABORTED | FAILED
@@ -249,21 +249,21 @@ ITL, STAGES = "vitrine_inter_token_latency_seconds", "vitrine_stage_duration_sec
 
 
 @pytest.mark.parametrize(
-    ("hold_s", "flags"),
+    ("tokens", "hold_s", "flags"),
     [
-        pytest.param(5, (*SIMULATED, "--simulated-step", "3000,30,400"), id="simulated"),
-        pytest.param(65, (), id="whole", marks=pytest.mark.long),
+        pytest.param(40, 2, (*SIMULATED, "--simulated-step", "3000,30,400"), id="simulated"),
+        pytest.param(100, 65, (), id="whole", marks=pytest.mark.long),
     ],
 )
-def test_quantiles_from_buckets_are_near_the_true_ones(serve, hold_s, flags):
-    """MT-09. One-token answers, answers of 100 tokens in batches of all sizes, and five that wait for `hold_s`."""
+def test_quantiles_from_buckets_are_near_the_true_ones(serve, tokens, hold_s, flags):
+    """MT-09. One-token answers, answers of some tokens in batches of all sizes, and five that wait for `hold_s`."""
     served = serve("--max-num-seqs", "8", *flags)
     answer(served, prompt="Hi", max_tokens=2)
     served.eventually(lambda: served.metric("vitrine_requests_total") == 1, 10, "the first is counted")
     before = scraped(served)
     at_once(lambda i: answer(served, prompt=[100 + i] * (1 + i * 3), max_tokens=1), range(100), workers=6)
     for workers, count in ((1, 8), (3, 18), (8, 24)):
-        asks = [{"prompt": f"Tell {i}", "max_tokens": 100, "ignore_eos": True} for i in range(count)]
+        asks = [{"prompt": f"Tell {i}", "max_tokens": tokens, "ignore_eos": True} for i in range(count)]
         at_once(lambda ask: answer(served, **ask), asks, workers=workers)
     hold_the_queue(served, hold_s)
     served.eventually(served.idle, 20, "idle")

@@ -76,7 +76,7 @@ def test_the_real_model_is_counted_alike(shared):
     """Without what only limits of its own could refuse."""
     shared.eventually(shared.idle, 20, "idle")
     before = Counts(shared.get("/metrics"))
-    outcomes = mixed(shared, ANSWERED | REFUSED | ABORTED | FAILED, 60, "real")
+    outcomes = mixed(shared, ANSWERED | REFUSED | ABORTED | FAILED, 40, "real")
     shared.eventually(shared.idle, 20, "idle")
     Accounts(shared, outcomes, before).check()
 
