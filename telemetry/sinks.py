@@ -11,9 +11,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engine.config import Config
 from telemetry import schema, token_log
+from telemetry.degraded import Degraded
 from telemetry.export import ExportThread
 from telemetry.exposition import Exposition
 from telemetry.facts import RequestFacts, StepFacts
+from telemetry.gauges import Gauge
 from telemetry.metric_table import SINKS
 from telemetry.metrics import Metrics
 from telemetry.pages import StageKey, TotalsRow, replica_gauges
@@ -69,7 +71,7 @@ class Sinks:
         exporter: ExportThread | None,
     ) -> None:
         self.exposition = exposition
-        self.store_degraded = False
+        self.degraded = Degraded()
         self.complain = Complaints()
         self._config = config
         self._run_id = run_id
@@ -178,11 +180,11 @@ class Sinks:
         try:
             self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
-            self.store_degraded = True
+            self.degraded.note(Gauge.STORE_DEGRADED, True)
             self.exposition.dropped["store"] += self._batch.shed()
             self.complain("the store cannot be written", str(e))
             return
-        self.store_degraded = False
+        self.degraded.note(Gauge.STORE_DEGRADED, False)
         if self._log is not None and log_position is not None:
             self._log.committed(log_position)
         self.exposition.events["store"] += len(self._batch)
@@ -262,9 +264,11 @@ class Sinks:
         try:
             refs = self._log.write(lines)
         except OSError as e:
+            self.degraded.note(Gauge.TOKEN_LOG_DEGRADED, True)
             self.exposition.dropped["token_log"] += count
             self.complain("the token log cannot be written", str(e))
             return {}
+        self.degraded.note(Gauge.TOKEN_LOG_DEGRADED, False)
         self.exposition.events["token_log"] += count
         return refs
 

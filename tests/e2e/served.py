@@ -152,6 +152,14 @@ class Served:
         except OSError:
             return 0
 
+    def health(self) -> dict:
+        """``GET /health``, whatever its status."""
+        try:
+            with urllib.request.urlopen(self.url + "/health", timeout=5) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as e:
+            return json.loads(e.read())
+
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             return answer.read().decode()
