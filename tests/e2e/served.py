@@ -57,16 +57,22 @@ class Served:
         self.port, self.dashboard_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.dashboard_url = f"http://127.0.0.1:{self.dashboard_port}"
-        self.process = vitrine(
+        self._command = (
             "serve", "--data-dir", str(data), "--port", str(self.port), "--dashboard-port", str(self.dashboard_port),
-            *flags, env=env,
+            *flags,
         )  # fmt: skip
+        self._env = env
+        self.start()
         self._needed = set(Stage) - {Stage.SUPERVISOR}
         if "off" in flags[-1:] and "--telemetry" in flags:
             self._needed -= {Stage.TELEMETRY}
         self._processes: dict[int, psutil.Process] = {}
 
     # --- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin a run; after the end of one, the next with the same data folder and ports."""
+        self.process = vitrine(*self._command, env=self._env)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> Served:
         """Until every stage of every unit is ready (the line that `serve` prints last)."""
