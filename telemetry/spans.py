@@ -41,16 +41,6 @@ class _Child(msgspec.Struct, kw_only=True):
     parent: SpanContext | None = None
 
 
-def is_exported(facts: RequestFacts, ratio: float) -> bool:
-    """Whether a request's spans are sent out: the caller's flag decides; without one `ratio`, and always errors."""
-    flags = facts.received.trace_flags
-    if flags >= 0:
-        return bool(flags & TraceFlags.SAMPLED)
-    if facts.error_type:
-        return True
-    return int(facts.received.trace_id[16:], 16) < ratio * (1 << 64)
-
-
 class RequestSpans:
     """Makes the spans of one request."""
 
@@ -302,7 +292,7 @@ class RequestSpans:
 
     def _links(self, step_ids: Sequence[int], attributes: Attributes) -> list[Link]:
         """Links to the steps that are recorded as traces; past `MAX_LINKS` only their number."""
-        if self._facts.scope is None or not self._steps.ratio:
+        if self._facts.scope is None:
             return []
         found = self._steps.contexts(self._facts.run_id, self._facts.scope, step_ids)
         if len(found) > MAX_LINKS:

@@ -57,6 +57,8 @@ SECTIONS = {
         "otlp_endpoint",
         "trace_ratio",
         "step_trace_ratio",
+        "objective_ttft",
+        "objective_itl",
         "price_per_hour",
         "data_dir",
         "log_level",
