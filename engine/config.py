@@ -104,6 +104,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str,
         doc("OTLP endpoint for spans: http(s)://localhost:4318 or grpc(s)://localhost:4317  [OTEL_… variables]"),
     ] = ""
+    jaeger_url: Annotated[str, doc("Where a browser finds Jaeger: the dashboard links to its traces there")] = ""
     trace_ratio: Annotated[
         float,
         Meta(ge=0, le=1),
@@ -266,6 +267,8 @@ def _check(config: Config) -> None:
     _check_token_log(config)
     SimulatedStep.parse(config.simulated_step)
     _check_otlp_endpoint(config.otlp_endpoint)
+    if config.jaeger_url and not config.jaeger_url.startswith(("http://", "https://")):
+        raise ConfigError(f"--jaeger-url: {config.jaeger_url!r} must begin with http:// or https://")
     _check_chat_template(config.chat_template)
     if is_loopback(config.host):
         return

@@ -189,15 +189,21 @@ class RequestSpans:
         )
 
     def _add_decode(self, sequence: SequenceFacts) -> None:
-        times = sequence.times
-        if times.first_sampled_ns is None or times.last_sampled_ns is None or len(sequence.token_ids) < 2:
+        """Up to the last token delivered; where a request was cut short before any was, to the last one sampled."""
+        times, delivered = sequence.times, len(sequence.token_ids)
+        end_ns = times.last_sampled_ns if delivered > 1 else sequence.last_computed_ns
+        if times.first_sampled_ns is None or end_ns is None or sequence.sampled_tokens < 2:
             return
+        if delivered < 2 and not self._facts.error_type:
+            return  # an answer of one token: what came after it is waste
         attributes: Attributes = {
-            "vitrine.decode.steps": len(sequence.step_ids) - 1,
-            "vitrine.decode.tokens": len(sequence.token_ids) - 1,
+            "vitrine.decode.steps": max(0, len(sequence.step_ids) - 1),
+            "vitrine.decode.tokens": max(0, delivered - 1),
             **itl_attributes(sequence),
         }
-        interval = (times.first_sampled_ns, times.last_sampled_ns)
+        if sequence.sampled_tokens > delivered:
+            attributes["vitrine.decode.wasted_tokens"] = sequence.sampled_tokens - delivered
+        interval = (times.first_sampled_ns, end_ns)
         self._add(
             _Child(
                 name="decode",

@@ -55,6 +55,7 @@ SECTIONS = {
         "token_log_retention_bytes",
         "token_log_fsync",
         "otlp_endpoint",
+        "jaeger_url",
         "trace_ratio",
         "step_trace_ratio",
         "objective_ttft",

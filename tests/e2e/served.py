@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,10 +26,17 @@ from telemetry.gauges import Gauge, GaugeBoard, GaugeReader
 START_TIMEOUT_S = 120
 
 
+def free_ports(count: int) -> list[int]:
+    """Different ones: all are held until all are known."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    return free_ports(1)[0]
 
 
 def vitrine(*args: str, env: dict[str, str] | None = None, **kwargs) -> subprocess.Popen:
@@ -54,7 +62,7 @@ class Served:
 
     def __init__(self, data: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self.data = data
-        self.port, self.dashboard_port = free_port(), free_port()
+        self.port, self.dashboard_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
         self.dashboard_url = f"http://127.0.0.1:{self.dashboard_port}"
         self._command = (
