@@ -72,8 +72,7 @@ def _replica_trouble(directory: Directory) -> Health | None:
 def _telemetry_trouble(snapshot: Snapshot) -> Health | None:
     if not any(process.stage is Stage.TELEMETRY for process in snapshot.processes):
         return Health("warn", "Telemetry away", "requests are served; what is shown here is not current")
-    if snapshot.store_degraded:
-        return Health("warn", "Store degraded", "the store cannot be written; requests are served")
-    if snapshot.export_degraded:
-        return Health("warn", "Export degraded", "spans cannot be delivered; requests are served")
+    if snapshot.degraded:
+        troubles = [f"{words} (for {age_s:.0f} s)" for words, age_s in snapshot.degraded.items()]
+        return Health("warn", "Telemetry degraded", "; ".join((*troubles, "requests are served")))
     return None

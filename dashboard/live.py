@@ -14,7 +14,7 @@ import msgspec
 from dashboard.usage import Usage, UsageMeter
 from engine.messages import Directory, ReplicaEntry
 from telemetry.events import REPLICA_STAGES, Stage, WaitReason
-from telemetry.gauges import SENT_TO, Gauge, GaugeBoard, GaugeReader
+from telemetry.gauges import DEGRADED, SENT_TO, Gauge, GaugeBoard, GaugeReader
 
 HEARTBEAT_LIMIT_S = 3.0
 """A stage that has not beaten for longer is not healthy (as ``/health`` of the API says)."""
@@ -73,8 +73,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     processes: list[Process]
     loads: dict[str, Load]  # by replica
     requests_in_flight: int
-    export_degraded: bool
-    store_degraded: bool
+    degraded: dict[str, float]  # what telemetry is in trouble with, in words: since how many seconds
 
     def of_replica(self, replica: str) -> list[Process]:
         """The processes of one replica; "" for those that belong to none."""
@@ -128,8 +127,7 @@ class Live:
             processes=sorted(processes, key=lambda p: (p.replica, _ORDER[p.stage], p.incarnation)),
             loads={p.owner.replica: _load(p, now_ns) for p in main_pages if p.owner.stage is Stage.SCHEDULER},
             requests_in_flight=_total(pages, Stage.GATEWAY, Gauge.REQUESTS_IN_FLIGHT),
-            export_degraded=_total(pages, Stage.TELEMETRY, Gauge.EXPORT_DEGRADED) > 0,
-            store_degraded=_total(pages, Stage.TELEMETRY, Gauge.STORE_DEGRADED) > 0,
+            degraded=_degraded(pages, now_ns),
         )
 
     def _busy_shares(self, pages: list[GaugeReader], now_ns: int) -> dict[tuple[int, str], float]:
@@ -145,6 +143,11 @@ class Live:
 
 def _total(pages: list[GaugeReader], stage: Stage, gauge: Gauge) -> int:
     return sum(page.get(gauge) for page in pages if page.owner.stage is stage)
+
+
+def _degraded(pages: list[GaugeReader], now_ns: int) -> dict[str, float]:
+    since_ns = {words: _total(pages, Stage.TELEMETRY, gauge) for gauge, words in DEGRADED.items()}
+    return {words: max(0, now_ns - ns) / 1e9 for words, ns in since_ns.items() if ns}
 
 
 def _queue_depth(page: GaugeReader, pages: list[GaugeReader]) -> int | None:

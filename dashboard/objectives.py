@@ -8,9 +8,11 @@ import msgspec
 
 from dashboard.formatting import count, duration, number, percent
 from dashboard.history import Sample
+from engine.config import Config
 
-TTFT_P95_S = 1.0
-ITL_P95_S = 0.1
+TTFT_P95_S = Config().objective_ttft
+ITL_P95_S = Config().objective_itl
+"""By default; the overview holds the service to its own settings."""
 MAY_MISS = 0.05
 """Share that may miss it: of requests or tokens (alerts), of the time in which a p95 may lie above (overview)."""
 MAX_ERROR_RATE = 0.01
@@ -28,18 +30,17 @@ class Tile(msgspec.Struct, frozen=True):
     words: str
 
 
-def tiles(samples: Sequence[Sample], window_words: str, price_per_hour: float = 0.0) -> list[Tile]:
+def tiles(samples: Sequence[Sample], window_words: str, config: Config) -> list[Tile]:
     """The objectives over some samples, whose window is called `window_words` in the text; with a price the cost."""
+    kinds = (
+        ("First token", "TTFT", "ttft_p95_s", config.objective_ttft, "requests have their first token"),
+        ("Between tokens", "ITL", "itl_p95_s", config.objective_itl, "tokens follow the one before"),
+    )
     return [
-        _latency(
-            "First token", "TTFT", "ttft_p95_s", TTFT_P95_S, "requests have their first token", samples, window_words
-        ),
-        _latency(
-            "Between tokens", "ITL", "itl_p95_s", ITL_P95_S, "tokens follow the one before", samples, window_words
-        ),
+        *(_latency(*kind, samples, window_words) for kind in kinds),
         _errors(samples, window_words),
         _throughput(samples),
-        *_cost(samples, price_per_hour),
+        *_cost(samples, config.price_per_hour),
     ]
 
 

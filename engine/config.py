@@ -23,7 +23,7 @@ OnOff = Literal["on", "off"]
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 DEFAULT_MODEL = "smollm2-135m-instruct"
-OTLP_SCHEMES = ("http", "https", "grpc")
+OTLP_SCHEMES = ("http", "https", "grpc", "grpcs")
 _MIN_TOKEN_LOG_BYTES = 4 << 10
 
 
@@ -101,14 +101,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         doc("Bring the token log to the disk: never (enough unless the power fails), per file, per write"),
     ] = "off"
     otlp_endpoint: Annotated[
-        str, doc("OTLP endpoint for spans, e.g. http://localhost:4318 (HTTP) or grpc://localhost:4317")
+        str,
+        doc("OTLP endpoint for spans: http(s)://localhost:4318 or grpc(s)://localhost:4317  [OTEL_… variables]"),
     ] = ""
+    jaeger_url: Annotated[str, doc("Where a browser finds Jaeger: the dashboard links to its traces there")] = ""
     trace_ratio: Annotated[
-        float, Meta(ge=0, le=1), doc("Share of requests whose spans are exported (errors always are)")
+        float,
+        Meta(ge=0, le=1),
+        doc("Share of requests whose spans are exported (failed and slow ones always are)"),
     ] = 1.0
     step_trace_ratio: Annotated[
-        float, Meta(ge=0, le=1), doc("Share of engine steps that are exported as traces of their own")
+        float, Meta(ge=0, le=1), doc("Share of engine steps exported as traces of their own (slow ones always are)")
     ] = 0.0
+    objective_ttft: Annotated[
+        float, Meta(gt=0, le=86_400), doc("Seconds within which 95 % of first tokens are to come")
+    ] = 1.0
+    objective_itl: Annotated[
+        float, Meta(gt=0, le=86_400), doc("Seconds within which 95 % of tokens are to follow another")
+    ] = 0.1
     price_per_hour: Annotated[
         float, Meta(ge=0), doc("What one replica costs per hour, in any currency: shown as cost per million tokens")
     ] = 0.0
@@ -257,6 +267,8 @@ def _check(config: Config) -> None:
     _check_token_log(config)
     SimulatedStep.parse(config.simulated_step)
     _check_otlp_endpoint(config.otlp_endpoint)
+    if config.jaeger_url and not config.jaeger_url.startswith(("http://", "https://")):
+        raise ConfigError(f"--jaeger-url: {config.jaeger_url!r} must begin with http:// or https://")
     _check_chat_template(config.chat_template)
     if is_loopback(config.host):
         return

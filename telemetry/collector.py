@@ -98,8 +98,8 @@ class Collector:
         if self._is_due("trim", TRIM_S):
             self._run.tail.close_ended()
             self._sinks.trim(self._run.tail.paths())
-        self._gauges.set(Gauge.STORE_DEGRADED, int(self._sinks.store_degraded))
-        self._gauges.set(Gauge.EXPORT_DEGRADED, int(self._exporter is not None and self._exporter.degraded))
+        self._sinks.degraded.note(Gauge.EXPORT_DEGRADED, self._exporter is not None and self._exporter.degraded)
+        self._sinks.degraded.show(self._gauges)
 
     def _pass(self, run: RunReader) -> Pass:
         result = run.read()

@@ -13,6 +13,8 @@ import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from telemetry import otel_environment
+
 MAX_QUEUE = 20_000
 MAX_BATCH = 512
 FLUSH_INTERVAL_S = 1.0
@@ -26,40 +28,48 @@ log = structlog.get_logger()
 
 
 def make_exporter(endpoint: str) -> SpanExporter | None:
-    """An exporter for ``http(s)://`` (OTLP over HTTP) or ``grpc://``; None when there is nowhere to send to.
+    """An exporter for ``http(s)://`` (OTLP over HTTP) or ``grpc(s)://``; None when there is nowhere to send to.
 
-    With "" the standard variables (``OTEL_EXPORTER_OTLP_ENDPOINT``, ``…_TRACES_ENDPOINT``, ``…_PROTOCOL``) decide.
-    Raises ValueError for an endpoint of another kind.
+    With "" OpenTelemetry's variables decide, see `telemetry.otel_environment`. Raises ValueError for an endpoint of
+    another kind.
     """
     scheme, _, address = endpoint.partition("://")
     if not endpoint:
         return _exporter_from_environment()
-    if scheme == "grpc" and address:
-        return _grpc_exporter(address)
+    if scheme in ("grpc", "grpcs") and address:
+        return _grpc_exporter(address, insecure=scheme == "grpc")
     if scheme in ("http", "https") and address:
-        return _http_exporter(
-            endpoint.rstrip("/") + ("" if endpoint.rstrip("/").endswith("/v1/traces") else "/v1/traces")
-        )
-    raise ValueError(f"--otlp-endpoint {endpoint!r} must begin with http://, https:// or grpc://")
+        bare = endpoint.rstrip("/")
+        return _http_exporter(bare if bare.endswith(_TRACES_PATH) else bare + _TRACES_PATH)
+    raise ValueError(f"--otlp-endpoint {endpoint!r} must begin with http://, https://, grpc:// or grpcs://")
 
 
 def _exporter_from_environment() -> SpanExporter | None:
-    if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT") for name in ("", "TRACES_")):
-        return None
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    return _grpc_exporter(None) if protocol == "grpc" else _http_exporter(None)
+    match otel_environment.protocol():
+        case "grpc":
+            return _grpc_exporter(None, insecure=None)
+        case "http/protobuf":
+            return _http_exporter(None)
+        case None:
+            return None
 
 
 def _http_exporter(endpoint: str | None) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+    return OTLPSpanExporter(endpoint=endpoint, timeout=_timeout_s())
 
 
-def _grpc_exporter(address: str | None) -> SpanExporter:
+def _grpc_exporter(address: str | None, insecure: bool | None) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(endpoint=address, insecure=True if address else None, timeout=EXPORT_TIMEOUT_S)
+    return OTLPSpanExporter(endpoint=address, insecure=insecure, timeout=_timeout_s())
+
+
+def _timeout_s() -> float | None:
+    """None: what the exporter reads from its variables."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+    return None if any(os.environ.get(name) for name in names) else EXPORT_TIMEOUT_S
 
 
 class ExportThread:
@@ -69,13 +79,17 @@ class ExportThread:
     full its oldest spans go. What is lost is counted.
     """
 
-    def __init__(self, exporter: SpanExporter, max_queue: int = MAX_QUEUE, first_backoff_s: float = 0.5) -> None:
+    def __init__(self, exporter: SpanExporter, max_queue: int | None = None, first_backoff_s: float = 0.5) -> None:
+        """Without `max_queue` it is that of ``OTEL_BSP_MAX_QUEUE_SIZE``, or `MAX_QUEUE`."""
         _silence_libraries()
+        number = otel_environment.number
+        self._max_queue = max_queue or int(number("OTEL_BSP_MAX_QUEUE_SIZE", MAX_QUEUE, 1))
+        self._max_batch = int(number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", MAX_BATCH, 1, self._max_queue))
+        self._flush_interval_s = number("OTEL_BSP_SCHEDULE_DELAY", 1e3 * FLUSH_INTERVAL_S, 1) / 1e3
         self.exported = 0
         self.dropped = 0
         self.degraded = False  # the last export failed
         self._exporter = exporter
-        self._max_queue = max_queue
         self._first_backoff_s = first_backoff_s
         self._queue: deque[ReadableSpan] = deque()
         self._in_flight = 0  # spans of the batch that is being sent, until they are counted
@@ -90,7 +104,7 @@ class ExportThread:
         with self._changed:
             self._queue.extend(spans)
             self._shed()
-            if len(self._queue) >= MAX_BATCH:
+            if len(self._queue) >= self._max_batch:
                 self._changed.notify()
 
     def close(self, timeout_s: float) -> None:
@@ -126,9 +140,9 @@ class ExportThread:
 
     def _next_batch(self) -> list[ReadableSpan]:
         with self._changed:
-            if len(self._queue) < MAX_BATCH and not self._closing:
-                self._changed.wait(FLUSH_INTERVAL_S)
-            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+            if len(self._queue) < self._max_batch and not self._closing:
+                self._changed.wait(self._flush_interval_s)
+            batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
             self._in_flight = len(batch)
             return batch
 

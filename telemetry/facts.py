@@ -71,6 +71,7 @@ class SequenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     token_times_ns: list[int]
     step_ids: list[int]
     sampled_tokens: int
+    last_computed_ns: int | None  # when the last token was sampled, delivered or not
     preemptions: int
     preempted: list[tuple[int, int]]  # (from, to) of each wait after a preemption
     waits: list[tuple[int, str]]  # (at_ns, reason): each change; "" when admitted

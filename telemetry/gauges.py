@@ -60,9 +60,18 @@ class Gauge(IntEnum):
     TOKENS_IN_FLIGHT = 24
     # telemetry
     LAG_NS = 25
-    EXPORT_DEGRADED = 26  # 1 while spans cannot be delivered
-    STORE_DEGRADED = 27  # 1 while the store cannot be written
+    EXPORT_DEGRADED = 26  # since when spans cannot be delivered; 0: they can
+    STORE_DEGRADED = 27  # since when the store cannot be written; 0: it can
     PENDING_SINCE_NS = 28  # scheduler: since when there has been unfinished work without a step's result; 0 idle
+    TOKEN_LOG_DEGRADED = 29  # telemetry: since when the token log cannot be written; 0: it can
+
+
+DEGRADED = {
+    Gauge.STORE_DEGRADED: "the store cannot be written",
+    Gauge.TOKEN_LOG_DEGRADED: "the token log cannot be written",
+    Gauge.EXPORT_DEGRADED: "spans cannot be delivered",
+}
+"""What telemetry can be in trouble with, in words. The engine serves all the same."""
 
 
 SENT_TO = {

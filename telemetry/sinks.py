@@ -10,18 +10,21 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.config import Config
-from telemetry import schema, token_log
+from telemetry import otel_environment, schema, token_log
+from telemetry.degraded import Degraded
 from telemetry.export import ExportThread
 from telemetry.exposition import Exposition
 from telemetry.facts import RequestFacts, StepFacts
+from telemetry.gauges import Gauge
 from telemetry.metric_labels import SINKS
 from telemetry.metrics import Metrics
 from telemetry.pages import StageKey, TotalsRow
 from telemetry.rows import LogRef, request_row, sequence_rows, step_row
 from telemetry.run_reader import READ_ERRORS, Pass, RunReader
 from telemetry.samples import Samples
+from telemetry.sampling import Objectives, SlowSteps, is_exported
 from telemetry.span_steps import StepTraces, step_spans
-from telemetry.spans import RequestSpans, is_exported
+from telemetry.spans import RequestSpans
 from telemetry.store import Batch, Store
 from telemetry.token_archive import Retention
 from telemetry.token_texts import TokenTexts
@@ -69,7 +72,7 @@ class Sinks:
         exporter: ExportThread | None,
     ) -> None:
         self.exposition = exposition
-        self.store_degraded = False
+        self.degraded = Degraded()
         self.complain = Complaints()
         self._config = config
         self._run_id = run_id
@@ -77,7 +80,9 @@ class Sinks:
         self._metrics = metrics
         self._exporter = exporter
         self._samples = Samples()
-        self._steps = StepTraces(config.step_trace_ratio if exporter else 0.0)
+        self._trace_ratio = otel_environment.trace_ratio(config.trace_ratio)
+        self._objectives = Objectives(config.objective_ttft, config.objective_itl)
+        self._steps = StepTraces(config.step_trace_ratio, SlowSteps(self._objectives))
         self._batch = Batch()
         self._log: token_log.TokenLog | None = None
         self._texts = TokenTexts() if config.token_log == "full" else None
@@ -174,11 +179,11 @@ class Sinks:
         try:
             self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
-            self.store_degraded = True
+            self.degraded.note(Gauge.STORE_DEGRADED, True)
             self.exposition.dropped["store"] += self._batch.shed()
             self.complain("the store cannot be written", str(e))
             return
-        self.store_degraded = False
+        self.degraded.note(Gauge.STORE_DEGRADED, False)
         self.exposition.show_own(own_totals)
         if self._log is not None and log_position is not None:
             self._log.committed(log_position)
@@ -242,8 +247,8 @@ class Sinks:
                 self.exposition.cost.add_step(step)
             self._samples.add_step(step)
         self._batch.steps.append(step_row(step, run.wall_offset_ns))
-        if self._steps.ratio:
-            self._export_step(step, run)
+        if self._exporter is not None:
+            self._export_step(step, run, self._exporter)
 
     def _take_request(self, facts: RequestFacts, run: RunReader) -> list[bytes]:
         """Metrics, samples and spans of a request; returns its token-log lines."""
@@ -251,18 +256,19 @@ class Sinks:
             self._metrics.add_request(facts)
         if not run.past:
             self._samples.add_request(facts)
-        if self._exporter is not None and is_exported(facts, self._config.trace_ratio):
+        if self._exporter is not None and is_exported(facts, self._trace_ratio, self._objectives):
             address = (self._config.host, self._config.port)
             self._exporter.put(RequestSpans(facts, run.resources, self._steps, address).make())
         if self._log is None:
             return []
         return token_log.lines(facts, run.replicas, self._texts)
 
-    def _export_step(self, step: StepFacts, run: RunReader) -> None:
+    def _export_step(self, step: StepFacts, run: RunReader, exporter: ExportThread) -> None:
+        self._steps.note(step)
         root = self._steps.context(step.run_id, step.scope, step.record.step_id)
-        if root is not None and self._exporter is not None:
+        if root is not None:
             trace_ids = run.assembly.trace_ids(row[0] for row in step.rows)
-            self._exporter.put(step_spans(step, root, trace_ids, run.wall_offset_ns, run.resources))
+            exporter.put(step_spans(step, root, trace_ids, run.wall_offset_ns, run.resources))
 
     def _write_log(self, lines: list[tuple[RequestFacts, list[bytes]]]) -> Mapping[str, Mapping[int, LogRef]]:
         """Write the token log; returns where the lines are."""
@@ -272,9 +278,11 @@ class Sinks:
         try:
             refs = self._log.write(lines)
         except OSError as e:
+            self.degraded.note(Gauge.TOKEN_LOG_DEGRADED, True)
             self.exposition.dropped["token_log"] += count
             self.complain("the token log cannot be written", str(e))
             return {}
+        self.degraded.note(Gauge.TOKEN_LOG_DEGRADED, False)
         self.exposition.events["token_log"] += count
         return refs
 

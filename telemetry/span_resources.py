@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from opentelemetry.sdk.resources import Resource
+import socket
+from importlib.metadata import version
+
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from telemetry.events import Stage
@@ -10,6 +13,9 @@ from telemetry.journal import JournalOwner
 
 SCOPE = InstrumentationScope("vitrine.telemetry")
 MAX_LINKS = 128
+
+_FROM_ENVIRONMENT = OTELResourceDetector().detect()
+"""``OTEL_RESOURCE_ATTRIBUTES``. What tells stages apart stays ours, ``OTEL_SERVICE_NAME`` included."""
 
 
 class Resources:
@@ -28,11 +34,15 @@ class Resources:
         key = (stage, replica, incarnation)
         if key not in self._made:
             parts = [replica, str(stage), str(self._pids.get(key, ""))]
-            self._made[key] = Resource(
-                {
-                    "service.name": f"vitrine-{stage}",
-                    "service.namespace": "vitrine",
-                    "service.instance.id": "/".join(part for part in parts if part),
-                }
+            self._made[key] = _FROM_ENVIRONMENT.merge(
+                Resource(
+                    {
+                        "service.name": f"vitrine-{stage}",
+                        "service.namespace": "vitrine",
+                        "service.instance.id": "/".join(part for part in parts if part),
+                        "service.version": version("vitrine"),
+                        "host.name": socket.gethostname(),
+                    }
+                )
             )
         return self._made[key]

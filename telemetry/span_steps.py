@@ -10,6 +10,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from telemetry.events import Stage
 from telemetry.facts import Scope, StepFacts, incarnation_id
+from telemetry.sampling import SlowSteps
 from telemetry.span_ids import server_span_id, span_id
 from telemetry.span_resources import MAX_LINKS, SCOPE, Resources
 
@@ -17,16 +18,26 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class StepTraces:
-    """A share of all steps, chosen by hash, so that whoever asks gets the same answer without a register."""
+    """A share of all steps, chosen by hash, so that whoever asks gets the same answer; and every slow one."""
 
-    def __init__(self, ratio: float) -> None:
-        self.ratio = ratio
+    def __init__(self, ratio: float, slow: SlowSteps | None = None) -> None:
+        """Without `slow` only the share."""
+        self._ratio = ratio
+        self._slow = slow
+
+    def note(self, step: StepFacts) -> None:
+        """To be told of every step before anybody asks for it."""
+        if self._slow is not None:
+            self._slow.note(step)
 
     def context(self, run_id: str, scope: Scope, step_id: int) -> SpanContext | None:
         """The context of a step's root span, or None if the step is not recorded."""
+        slow = self._slow is not None and self._slow.has(run_id, scope, step_id)
+        if not slow and not self._ratio:
+            return None
         digest = blake2b(f"{incarnation_id(run_id, scope)}|{step_id}".encode(), digest_size=24).digest()
         trace_id, own_id = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
-        if trace_id & ((1 << 64) - 1) >= self.ratio * (1 << 64):
+        if not slow and trace_id & ((1 << 64) - 1) >= self._ratio * (1 << 64):
             return None
         return SpanContext(trace_id or 1, own_id or 1, False, _SAMPLED)
 

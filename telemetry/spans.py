@@ -41,16 +41,6 @@ class _Child(msgspec.Struct, kw_only=True):
     parent: SpanContext | None = None
 
 
-def is_exported(facts: RequestFacts, ratio: float) -> bool:
-    """Whether a request's spans are sent out: the caller's flag decides; without one `ratio`, and always errors."""
-    flags = facts.received.trace_flags
-    if flags >= 0:
-        return bool(flags & TraceFlags.SAMPLED)
-    if facts.error_type:
-        return True
-    return int(facts.received.trace_id[16:], 16) < ratio * (1 << 64)
-
-
 class RequestSpans:
     """Makes the spans of one request."""
 
@@ -199,15 +189,21 @@ class RequestSpans:
         )
 
     def _add_decode(self, sequence: SequenceFacts) -> None:
-        times = sequence.times
-        if times.first_sampled_ns is None or times.last_sampled_ns is None or len(sequence.token_ids) < 2:
+        """Up to the last token delivered; where a request was cut short before any was, to the last one sampled."""
+        times, delivered = sequence.times, len(sequence.token_ids)
+        end_ns = times.last_sampled_ns if delivered > 1 else sequence.last_computed_ns
+        if times.first_sampled_ns is None or end_ns is None or sequence.sampled_tokens < 2:
             return
+        if delivered < 2 and not self._facts.error_type:
+            return  # an answer of one token: what came after it is waste
         attributes: Attributes = {
-            "vitrine.decode.steps": len(sequence.step_ids) - 1,
-            "vitrine.decode.tokens": len(sequence.token_ids) - 1,
+            "vitrine.decode.steps": max(0, len(sequence.step_ids) - 1),
+            "vitrine.decode.tokens": max(0, delivered - 1),
             **itl_attributes(sequence),
         }
-        interval = (times.first_sampled_ns, times.last_sampled_ns)
+        if sequence.sampled_tokens > delivered:
+            attributes["vitrine.decode.wasted_tokens"] = sequence.sampled_tokens - delivered
+        interval = (times.first_sampled_ns, end_ns)
         self._add(
             _Child(
                 name="decode",
@@ -302,7 +298,7 @@ class RequestSpans:
 
     def _links(self, step_ids: Sequence[int], attributes: Attributes) -> list[Link]:
         """Links to the steps that are recorded as traces; past `MAX_LINKS` only their number."""
-        if self._facts.scope is None or not self._steps.ratio:
+        if self._facts.scope is None:
             return []
         found = self._steps.contexts(self._facts.run_id, self._facts.scope, step_ids)
         if len(found) > MAX_LINKS:

@@ -133,6 +133,7 @@ def _sequence(row: Row, line: Row | None, clock: _Clock) -> SequenceFacts:
         token_times_ns=[clock.at(ms / 1e3) for ms in known.get("token_times_ms") or []],
         step_ids=known.get("step_ids") or [UNKNOWN_ID] * count,
         sampled_tokens=count,
+        last_computed_ns=None,  # of tokens that were not delivered nothing is kept
         preemptions=row["preemptions"] or 0,
         preempted=_preempted(row, clock),
         waits=[(clock.at(at_s), reason) for at_s, reason in row["waits"] or []],

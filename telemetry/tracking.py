@@ -111,6 +111,7 @@ class SequenceTrack:
             token_times_ns=self.token_times_ns[:count],
             step_ids=self.step_ids[:count],
             sampled_tokens=len(self.token_ids),
+            last_computed_ns=self.token_times_ns[-1] if self.token_times_ns else None,
             preemptions=self.preemptions,
             preempted=preempted,
             waits=list(self.waits),

@@ -53,6 +53,7 @@ class OtlpReceiver:
         self.status = 200
         self.hang = threading.Event()
         self.posts = 0
+        self.headers: dict[str, str] = {}  # of the last request
         self.spans: list[ReceivedSpan] = []
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -105,6 +106,7 @@ class OtlpReceiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.posts += 1
+                receiver.headers = {name.lower(): value for name, value in self.headers.items()}
                 while receiver.hang.is_set() and not receiver._closed.is_set():
                     time.sleep(0.02)
                 if receiver.status == 200:

@@ -81,7 +81,7 @@ def _overview(
     stages = [StageUse(stage, _mean(recent, f"busy_{stage}")) for stage in (Stage.GATEWAY, *REPLICA_STAGES)]
     return Overview(
         window=window,
-        tiles=tiles(samples, _WINDOW_WORDS[window], site.sources.config.price_per_hour),
+        tiles=tiles(samples, _WINDOW_WORDS[window], site.sources.config),
         latest=_latest(samples),
         stages=stages,
         bottleneck=_bottleneck(stages),

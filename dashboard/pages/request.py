@@ -70,6 +70,7 @@ def view(site: Site, params: Mapping[str, str]) -> dict[str, Any]:
     tokens = read_tokens(site, row, chosen) if chosen else None
     return {
         **_summary(row, sequences),
+        "trace_url": trace_url(site.sources.config.jaeger_url, row["trace_id"]),
         "sequences": sequences,
         "sequence": chosen,
         "waits": [(s["idx"], *wait) for s in sequences for wait in wait_spans(s)],
@@ -78,6 +79,11 @@ def view(site: Site, params: Mapping[str, str]) -> dict[str, Any]:
         "first": _whole(params.get("from", "")),
         "shown": TOKENS_SHOWN,
     }
+
+
+def trace_url(jaeger_url: str, trace_id: str) -> str:
+    """A trace's page in Jaeger; "" where nobody said where that is."""
+    return f"{jaeger_url.rstrip('/')}/trace/{trace_id}" if jaeger_url else ""
 
 
 def read_tokens(site: Site, row: Row, sequence: Row) -> SequenceTokens | None:

@@ -15,7 +15,7 @@ from engine.config import Config
 from engine.gateway.engine_client import EngineClient
 from engine.messages import ReplicaEntry
 from telemetry.events import REPLICA_STAGES, ReplicaState, Stage
-from telemetry.gauges import Gauge, GaugeBoard, GaugeReader
+from telemetry.gauges import DEGRADED, Gauge, GaugeBoard, GaugeReader
 
 OLDEST_BEAT_S = 3.0
 SLOWEST_STEP_S = 30.0
@@ -78,10 +78,9 @@ class HealthCheck:
         if reason := _silence("telemetry", latest):
             yield reason
         elif latest is not None:
-            if latest.get(Gauge.EXPORT_DEGRADED):
-                yield "spans cannot be delivered"
-            if latest.get(Gauge.STORE_DEGRADED):
-                yield "the store cannot be written"
+            for gauge, words in DEGRADED.items():
+                if since_ns := latest.get(gauge):
+                    yield f"{words} (for {(time.monotonic_ns() - since_ns) / 1e9:.0f} s)"
 
 
 def _silence(name: str, page: GaugeReader | None) -> str:

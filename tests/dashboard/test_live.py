@@ -8,7 +8,7 @@ import pytest
 from dashboard.health import health
 from dashboard.live import FRESH_S, Live
 from telemetry.events import ReplicaState, Stage
-from telemetry.gauges import Gauge, GaugeBoard, GaugePage, PageOwner
+from telemetry.gauges import DEGRADED, Gauge, GaugeBoard, GaugePage, PageOwner
 from tests.dashboard.factories import World, make_directory
 
 
@@ -61,10 +61,12 @@ def test_replicas_that_are_not_ready_are_counted(world: World) -> None:
     assert (health(live).level, health(live).word) == ("bad", "0 of 1 replicas ready")
 
 
-@pytest.mark.parametrize("gauge", [Gauge.STORE_DEGRADED, Gauge.EXPORT_DEGRADED])
+@pytest.mark.parametrize("gauge", list(DEGRADED))
 def test_telemetry_trouble_is_a_warning(world: World, gauge: Gauge) -> None:
-    world.pages["", Stage.TELEMETRY].set(gauge, 1)
-    assert health(look(world)).level == "warn"
+    world.pages["", Stage.TELEMETRY].set(gauge, time.monotonic_ns() - 12_300_000_000)
+    found = health(look(world))
+    assert (found.level, found.word) == ("warn", "Telemetry degraded")
+    assert f"{DEGRADED[gauge]} (for 12 s)" in found.reason
 
 
 def test_telemetry_away_is_a_warning(world: World) -> None:

@@ -10,6 +10,7 @@ from dashboard.history import History
 from dashboard.objectives import Tile, tiles
 from dashboard.series import CHARTS, MAX_POINTS, columns
 from dashboard.store import Store
+from engine.config import Config
 from tests.dashboard.factories import World, make_sample
 
 
@@ -18,7 +19,7 @@ def sample(ts: int, **values: float | None) -> tuple[int, dict[str, float | None
 
 
 def tile(name: str, *samples: tuple[int, dict[str, float | None]]) -> Tile:
-    return next(one for one in tiles(samples, "last hour") if one.name == name)
+    return next(one for one in tiles(samples, "last hour", Config()) if one.name == name)
 
 
 @given(st.lists(st.integers(0, 3599), unique=True), st.sampled_from([300, 900, 3600]))
@@ -64,7 +65,7 @@ def test_errors_are_counted_over_the_window() -> None:
 
 
 def test_without_traffic_nothing_is_judged() -> None:
-    assert {one.level for one in tiles([sample(0, running=0)], "last hour")} == {"idle"}
+    assert {one.level for one in tiles([sample(0, running=0)], "last hour", Config())} == {"idle"}
 
 
 def test_history_reads_only_what_is_new(tmp_path: Path) -> None:
@@ -87,8 +88,8 @@ def test_mistakes_of_clients_do_not_burn_the_error_objective() -> None:
 
 def test_what_tokens_cost_is_a_tile_only_where_a_price_is_known() -> None:
     samples = [sample(0, cost_output=1.234, cost_total=0.5)]
-    assert len(tiles(samples, "last hour")) == 4
-    cost = tiles(samples, "last hour", 2.5)[4]
+    assert len(tiles(samples, "last hour", Config())) == 4
+    cost = tiles(samples, "last hour", Config(price_per_hour=2.5))[4]
     assert (cost.name, cost.value, cost.level) == ("Cost", 1.234, "idle")
     assert "2.5 per replica and hour" in cost.words and "0.5." in cost.words
-    assert tiles([sample(0)], "last hour", 2.5)[4].value is None
+    assert tiles([sample(0)], "last hour", Config(price_per_hour=2.5))[4].value is None

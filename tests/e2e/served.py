@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,10 +26,17 @@ from telemetry.gauges import Gauge, GaugeBoard, GaugeReader
 START_TIMEOUT_S = 120
 
 
+def free_ports(count: int) -> list[int]:
+    """Different ones: all are held until all are known."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    return free_ports(1)[0]
 
 
 def vitrine(*args: str, env: dict[str, str] | None = None, **kwargs) -> subprocess.Popen:
@@ -54,19 +62,25 @@ class Served:
 
     def __init__(self, data: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self.data = data
-        self.port, self.dashboard_port = free_port(), free_port()
+        self.port, self.dashboard_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
         self.dashboard_url = f"http://127.0.0.1:{self.dashboard_port}"
-        self.process = vitrine(
+        self._command = (
             "serve", "--data-dir", str(data), "--port", str(self.port), "--dashboard-port", str(self.dashboard_port),
-            *flags, env=env,
+            *flags,
         )  # fmt: skip
+        self._env = env
+        self.start()
         self._needed = set(Stage) - {Stage.SUPERVISOR}
         if "off" in flags[-1:] and "--telemetry" in flags:
             self._needed -= {Stage.TELEMETRY}
         self._processes: dict[int, psutil.Process] = {}
 
     # --- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin a run; after the end of one, the next with the same data folder and ports."""
+        self.process = vitrine(*self._command, env=self._env)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> Served:
         """Until every stage of every unit is ready (the line that `serve` prints last)."""
@@ -151,6 +165,14 @@ class Served:
             return e.code
         except OSError:
             return 0
+
+    def health(self) -> dict:
+        """``GET /health``, whatever its status."""
+        try:
+            with urllib.request.urlopen(self.url + "/health", timeout=5) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as e:
+            return json.loads(e.read())
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:

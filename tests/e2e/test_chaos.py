@@ -139,6 +139,7 @@ def test_every_request_ends_exactly_once_whatever_dies(serve, seed):
 
     served.eventually(served.idle, 30, "gauges idle, pool whole")
     served.eventually(lambda: not open_rows(served), 30, "no request open in the store")
+    check_counters(served)
     served.note_processes()
     assert served.stop()[0] == 0
     assert served.leftovers() == []
@@ -147,6 +148,26 @@ def test_every_request_ends_exactly_once_whatever_dies(serve, seed):
 
 def open_rows(served: Served) -> list[dict]:
     return [row for row in served.request_rows().values() if row["state"] != "finished"]
+
+
+def check_counters(served: Served, before: frozenset[str] = frozenset()) -> None:
+    """The counters say what the store says of this run, however often telemetry was killed on the way.
+
+    `before` are requests of earlier runs. One that was in no journal any more when telemetry came back has a row,
+    and was never counted.
+    """
+    rows = [row for row in served.request_rows().values() if row["request_id"] not in before]
+    counted = [row for row in rows if row["error_type"] != "records_lost"]
+    by_reason = collections.Counter(row["finish_reason"] for row in counted)
+    metrics = served.metrics()
+
+    def total(name: str, having: str = "") -> float:
+        return sum(v for key, v in metrics.items() if key.partition("{")[0] == name and having in key)
+
+    for reason in ("stop", "length", "abort", "error"):
+        assert total("vitrine_requests_total", f'finish_reason="{reason}"') == by_reason[reason]
+    assert total("vitrine_generation_tokens_total") == sum(row["output_tokens"] or 0 for row in counted)
+    assert total("gen_ai_server_request_duration_seconds_count") == len(counted)
 
 
 def check_records(served: Served, outcomes: list[Outcome]) -> None:

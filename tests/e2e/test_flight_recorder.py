@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import Counter
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from telemetry.events import Stage
+from telemetry.events import REPLICA_STAGES, Stage
 from tests.e2e.served import Served, vitrine
 
 MODEL = "smollm2-135m-instruct"
@@ -18,22 +20,30 @@ REQUESTS, RUNNING = 12, 4
 
 
 @pytest.fixture
-def killed(serve):
-    """A system with a few running and a few waiting requests, and one finished, killed at one stroke."""
+def loaded(serve):
+    """A system with a few running and a few waiting requests, and one finished."""
     served = serve("--device", "simulated", "--max-num-seqs", str(RUNNING), "--simulated-step", "20000,1,1")
     served.post("/v1/completions", body(2))
     threads = [threading.Thread(target=ask, args=(served,)) for _ in range(REQUESTS)]
     for thread in threads:
         thread.start()
     served.eventually(lambda: running_with_tokens(served) == RUNNING, 30, "a full batch")
+    yield served
+    served.close()
+    for thread in threads:
+        thread.join(20)
+
+
+@pytest.fixture
+def killed(loaded):
+    """The same, killed at one stroke."""
+    served = loaded
     family = [psutil.Process(served.process.pid), *psutil.Process(served.process.pid).children(recursive=True)]
     for process in family:
         process.suspend()  # so that nobody records another one's death
     for process in family:
         process.kill()
     served.eventually(served.gone, 20, "everything dead")
-    for thread in threads:
-        thread.join(20)
     return served
 
 
@@ -42,7 +52,7 @@ def body(max_tokens: int) -> dict:
 
 
 def ask(served: Served) -> None:
-    with pytest.raises(httpx.HTTPError):
+    with contextlib.suppress(httpx.HTTPError):
         httpx.post(served.url + "/v1/completions", json=body(2000), timeout=60)
 
 
@@ -96,6 +106,63 @@ def test_the_same_steps_come_from_a_running_system_and_a_crash_dump_of_one_repli
     dumped = exported_steps("--from", str(dump))
     assert [row["step_id"] for row in dumped] == [row["step_id"] for row in from_api]
     assert export("requests", "--from", str(dump), "--table") == "every recorded request was finished\n"
+
+
+_SLOW = [Stage.TOKENIZER, Stage.RUNNER, Stage.DETOKENIZER]
+
+
+@pytest.mark.parametrize("stage", [Stage.SCHEDULER, *(pytest.param(stage, marks=pytest.mark.long) for stage in _SLOW)])
+def test_the_dump_of_a_replica_that_died_says_what_each_request_was_doing(loaded, stage):
+    before = {row["request_id"]: row["state"] for row in in_flight(loaded)}
+    dump = kill_and_find_dump(loaded, stage)
+    rows = {row["request_id"]: row for row in map(json.loads, export("requests", "--from", str(dump)).splitlines())}
+    assert {request_id: row["state"] for request_id, row in rows.items()} == before
+    assert Counter(before.values()) == {"running": RUNNING, "waiting": REQUESTS - RUNNING}
+    waiting = [row for row in rows.values() if row["state"] == "waiting"]
+    assert {row["wait_reason"] for row in waiting} == {"max_running"}
+    assert all(row["output_tokens"] >= 3 for row in rows.values() if row["state"] == "running")
+    steps = exported_steps("--from", str(dump))
+    assert steps[-1]["num_seqs"] == RUNNING and steps[-1]["head_reason"] == "max_running"
+    trace = json.loads(export("steps", "--from", str(dump)))
+    assert {"plan", "decode", "forward", "sample", "publish"} <= {event["name"] for event in trace["traceEvents"]}
+    said = (dump / "reason.txt").read_text() + (dump / "run.json").read_text()
+    assert f"{stage}: killed by SIGKILL" in said and '"max_num_seqs":4' in said and "model" in said
+
+
+def test_the_dump_of_a_gateway_that_died_has_every_open_request(loaded):
+    before = {row["request_id"] for row in in_flight(loaded)}
+    dump = kill_and_find_dump(loaded, Stage.GATEWAY)
+    rows = [json.loads(line) for line in export("requests", "--from", str(dump)).splitlines()]
+    assert {row["request_id"] for row in rows} == before and len(before) == REQUESTS
+
+
+@pytest.mark.parametrize("stage", [Stage.TELEMETRY, Stage.DASHBOARD])
+def test_a_process_beside_the_engine_leaves_its_reason(serve, stage):
+    served = serve("--device", "simulated")
+    dump = kill_and_find_dump(served, stage)
+    assert (dump / "reason.txt").read_text() == f"{stage}: killed by SIGKILL\n"
+    assert export("requests", "--from", str(dump), "--table") == "every recorded request was finished\n"
+
+
+def in_flight(served: Served) -> list[dict]:
+    states = ("running", "waiting")
+    return [
+        row
+        for state in states
+        for row in httpx.get(served.dashboard_url + "/api/requests", params={"state": state}).json()["requests"]
+    ]
+
+
+def kill_and_find_dump(served: Served, stage: Stage) -> Path:
+    psutil.Process(served.pid(stage)).kill()
+    whose = "r0.1" if stage in REPLICA_STAGES else f"{stage}.1"
+    crashes = served.data / "crash"
+    # the journals are copied last, in the order of the stages
+    last = REPLICA_STAGES[-1] if stage in REPLICA_STAGES else stage
+    served.eventually(lambda: [*crashes.glob(f"*-{whose}/*{last}*.journal")], 20, "a crash dump")
+    served.eventually(lambda: served.status("/ready") == 200, 30, "up again")  # and so the copy is complete
+    (dump,) = crashes.glob(f"*-{whose}")
+    return dump
 
 
 def exported_steps(*where: str) -> list[dict]:

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from telemetry.events import Stage
+from telemetry.events import REPLICA_STAGES, Stage
 from tests.e2e.served import Served, vitrine
 
 REPLICA_OR_GATEWAY = [Stage.TOKENIZER, Stage.SCHEDULER, Stage.RUNNER, Stage.DETOKENIZER, Stage.GATEWAY]
@@ -136,14 +136,29 @@ def test_telemetry_and_dashboard_can_die_without_harm_to_a_running_stream(engine
     engine.eventually(lambda: engine.status("/metrics") == 200, 20, "metrics are back")
 
 
-def test_a_stopped_runner_is_unhealthy_within_five_seconds(engine):
-    pid = engine.pid(Stage.RUNNER)
-    os.kill(pid, signal.SIGSTOP)
+@pytest.mark.parametrize("stage", REPLICA_STAGES)
+def test_a_stopped_stage_is_unhealthy_within_five_seconds(engine, stage):
+    incarnation = engine.page(stage).owner.incarnation
+    os.kill(engine.pid(stage), signal.SIGSTOP)
     try:
         engine.eventually(lambda: engine.status("/health") == 503, 5, "unhealthy")
+        assert f"r0 {stage}" in engine.health()["reasons"][0]
     finally:
-        os.kill(pid, signal.SIGCONT)
+        os.kill(engine.pid(stage), signal.SIGCONT)
     engine.eventually(lambda: engine.status("/health") == 200, 20, "healthy again")
+    assert engine.page(stage).owner.incarnation == incarnation  # it went on: nobody restarted it
+
+
+def test_stopped_telemetry_is_degraded_and_requests_are_served(engine):
+    os.kill(engine.pid(Stage.TELEMETRY), signal.SIGSTOP)
+    try:
+        engine.eventually(lambda: engine.health()["status"] == "degraded", 5, "degraded")
+        assert engine.health()["reasons"][0].startswith("telemetry has not given a sign of life")
+        assert engine.status("/health") == 200
+        engine.post("/v1/completions", {"model": "smollm2-135m-instruct", "prompt": "Hi", "max_tokens": 2})
+    finally:
+        os.kill(engine.pid(Stage.TELEMETRY), signal.SIGCONT)
+    engine.eventually(lambda: engine.health()["status"] == "ok", 20, "ok again")
 
 
 def test_sigterm_lets_a_running_stream_finish_and_refuses_new_requests(serve):

@@ -13,7 +13,7 @@ from engine.gateway.health import HealthCheck, HealthReport
 from engine.messages import Directory, ReplicaEntry
 from engine.run_folder import process_name
 from telemetry.events import REPLICA_STAGES, ReplicaState, Stage
-from telemetry.gauges import SUFFIX, Gauge, GaugeBoard, GaugePage, PageOwner
+from telemetry.gauges import DEGRADED, SUFFIX, Gauge, GaugeBoard, GaugePage, PageOwner
 from tests.gateway.conftest import MakeRig
 
 S = 1_000_000_000
@@ -112,11 +112,12 @@ def test_one_healthy_replica_is_enough_to_be_only_degraded(world: World) -> None
     assert "r1" in report.reasons[0]
 
 
-@pytest.mark.parametrize("gauge", [Gauge.EXPORT_DEGRADED, Gauge.STORE_DEGRADED, Gauge.HEARTBEAT_NS])
+@pytest.mark.parametrize("gauge", [*DEGRADED, Gauge.HEARTBEAT_NS])
 def test_telemetrys_trouble_is_degraded(world: World, gauge: Gauge) -> None:
-    world.telemetry.set(gauge, 1)
+    world.telemetry.set(gauge, time.monotonic_ns() - 12 * S)
     report = world.report()
     assert (report.status, report.http_status, len(report.reasons)) == ("degraded", 200, 1)
+    assert DEGRADED.get(gauge, "telemetry") in report.reasons[0] and "12" in report.reasons[0]
     assert world.report(telemetry="off").status == "ok"
 
 

@@ -198,7 +198,7 @@ def test_a_locked_store_holds_nothing_up_and_nothing_is_lost(make_rig):
     story = new_story()
     story.complete_request()
     rig.write(story)
-    eventually(lambda: rig.gauge(Gauge.STORE_DEGRADED) == 1)
+    eventually(lambda: rig.gauge(Gauge.STORE_DEGRADED) > 0)
     assert rig.heartbeat_age_s() < 2
     eventually(lambda: rig.metric("vitrine_requests_total") == 1)
     assert rig.requests() == {}
@@ -241,7 +241,7 @@ def test_spans_flow_when_the_receiver_comes_back(make_rig):
         story = new_story()
         story.complete_request()
         rig.write(story)
-        eventually(lambda: rig.gauge(Gauge.EXPORT_DEGRADED) == 1)
+        eventually(lambda: rig.gauge(Gauge.EXPORT_DEGRADED) > 0)
         receiver.status = 200
         receiver.wait_for_spans(7, 20)
         eventually(lambda: rig.gauge(Gauge.EXPORT_DEGRADED) == 0)

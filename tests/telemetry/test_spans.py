@@ -1,17 +1,21 @@
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanKind, StatusCode
 
+from telemetry import span_resources
 from telemetry.events import FinishReason, Stage, WaitReason
 from telemetry.facts import Scope
+from telemetry.sampling import Objectives, SlowSteps, is_exported, is_slow
 from telemetry.span_ids import server_span_id
 from telemetry.span_resources import MAX_LINKS, Resources
 from telemetry.span_steps import StepTraces, step_spans
-from telemetry.spans import RequestSpans, is_exported
+from telemetry.spans import RequestSpans
 from tests.telemetry.factories import GATEWAY, WALL_NS, Story, replica_owner
 from tests.telemetry.test_assembly import Assembly, abort, assemble, only
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+LOOSE = Objectives(ttft_s=60, itl_s=60)
 
 
 def spans_of(facts, step_ratio=0.0):
@@ -267,7 +271,7 @@ def test_who_decides_about_export(flags, error, ratio, exported):
         story.sent(at=2)
     else:
         story.complete_request(trace_flags=flags)
-    assert is_exported(only(assemble(story)), ratio) is exported
+    assert is_exported(only(assemble(story)), ratio, LOOSE) is exported
 
 
 def test_the_ratio_is_a_share_of_traces():
@@ -275,7 +279,7 @@ def test_the_ratio_is_a_share_of_traces():
     for i in range(400):
         story = Story()
         story.complete_request(trace_id=f"{i * 0x9E3779B97F4A7C15 % (1 << 64):032x}")
-        kept += is_exported(only(assemble(story)), 0.25)
+        kept += is_exported(only(assemble(story)), 0.25, LOOSE)
     assert 60 <= kept <= 140
 
 
@@ -314,3 +318,73 @@ def test_a_share_of_the_steps_is_recorded():
     kept = traces.contexts("run", Scope("r0", 1), range(1000))
     assert 130 <= len(kept) <= 270
     assert StepTraces(0.0).contexts("run", Scope("r0", 1), range(100)) == []
+
+
+@pytest.mark.parametrize(
+    ("objectives", "flags", "exported"),
+    [
+        (LOOSE, -1, False),
+        (Objectives(ttft_s=0.001, itl_s=60), -1, True),
+        (Objectives(ttft_s=60, itl_s=0.001), -1, True),
+        (Objectives(ttft_s=0.001, itl_s=0.001), 0, False),
+    ],
+)
+def test_what_was_slow_is_kept_unless_the_caller_forbids_it(objectives, flags, exported):
+    facts = only(assemble(usual_story(trace_flags=flags)))
+    assert is_exported(facts, 0.0, objectives) is exported
+
+
+def test_one_late_token_of_many_is_not_a_slow_request():
+    story = Story()
+    story.complete_request(tokens=tuple(range(100)))
+    facts = only(assemble(story, at=2000))
+    gaps = sorted(facts.sequences[0].gaps_s())
+    assert not is_slow(facts, Objectives(ttft_s=60, itl_s=gaps[-1]))
+    late = facts.sequences[0].token_times_ns
+    late[50:] = [at + 5_000_000_000 for at in late[50:]]
+    assert not is_slow(facts, Objectives(ttft_s=60, itl_s=gaps[-1]))  # one gap of 5 s: 1 % of them
+    late[:] = [at * 2 for at in late]
+    assert is_slow(facts, Objectives(ttft_s=60, itl_s=gaps[-1]))
+
+
+def test_slow_steps_are_always_recorded_and_linked():
+    assembly = Assembly("run")
+    story = usual_story()
+    for owner, record in story.entries:
+        assembly.feed(owner, record)
+    steps = assembly.take_steps()
+    late = max(steps, key=lambda step: max(step.gaps_s, default=0.0))
+    limit = sorted(max(step.gaps_s, default=0.0) for step in steps)[-2]
+    traces = StepTraces(0.0, SlowSteps(Objectives(ttft_s=60, itl_s=limit)))
+    for step in steps:
+        traces.note(step)
+    ids = [step.record.step_id for step in steps]
+    slow = [step.record.step_id for step in steps if max(step.gaps_s, default=0.0) > limit]
+    assert [i for i in ids if traces.context("run", late.scope, i)] == slow
+    assert traces.context("another run", late.scope, late.record.step_id) is None
+
+
+def test_a_step_that_takes_longer_than_a_first_token_may_is_slow_without_any_late_token():
+    step = next(iter(steps_of(usual_story())))
+    assert not step.gaps_s
+    traces = StepTraces(0.0, SlowSteps(Objectives(ttft_s=step.duration_s / 2, itl_s=60)))
+    traces.note(step)
+    assert traces.context("run", step.scope, step.record.step_id)
+
+
+def steps_of(story):
+    assembly = Assembly("run")
+    for owner, record in story.entries:
+        assembly.feed(owner, record)
+    return assembly.take_steps()
+
+
+def test_resources_carry_what_the_environment_says_and_keep_the_stages_apart(monkeypatch):
+    monkeypatch.setattr(
+        span_resources, "_FROM_ENVIRONMENT", Resource({"deployment.environment": "test", "service.name": "mine"})
+    )
+    attributes = Resources().of(Stage.RUNNER, "r0", 1).attributes
+    assert attributes["deployment.environment"] == "test"
+    assert attributes["service.name"] == "vitrine-runner"
+    assert attributes["service.namespace"] == "vitrine"
+    assert attributes["service.version"] and attributes["host.name"]
