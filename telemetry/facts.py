@@ -203,6 +203,7 @@ class StepFacts(msgspec.Struct, frozen=True):
     sampled_tokens: int
     gaps_s: list[float]  # ITL of the tokens sampled
     head_request_id: str
+    trace: tuple[str, float] = ("", 0.0)  # of a request in it: its trace id, and when the step sampled since the epoch
 
     @property
     def duration_s(self) -> float:

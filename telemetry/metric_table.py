@@ -92,7 +92,7 @@ FACTS = (
     Metric(
         "vitrine_requests_total",
         Kind.COUNTER,
-        "Requests that have ended, every one exactly once; refused ones as error.",
+        "Requests for completions and chats that have ended, every one exactly once; refused ones as error.",
         ("finish_reason", "endpoint"),
         initial=each(FINISH_REASONS, ENDPOINTS),
         values={"finish_reason": FINISH_REASONS},

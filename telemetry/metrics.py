@@ -141,7 +141,7 @@ class Metrics:
     def add_step(self, step: StepFacts) -> None:
         """An engine step was made."""
         record, replica = step.record, step.scope.replica
-        self._observe("vitrine_step_duration_seconds", replica, [step.duration_s], ("", 0), str(record.kind))
+        self._observe("vitrine_step_duration_seconds", replica, [step.duration_s], step.trace, str(record.kind))
         self._observe("vitrine_step_batch_size", replica, [len(record.seq_ids)])
         self._observe("vitrine_step_batch_tokens", replica, [sum(record.num_tokens)])
         self._count("vitrine_runner_idle_seconds_total", replica, record.idle_ns / 1e9)

@@ -80,6 +80,7 @@ def test_latencies_lead_to_traces_that_the_store_knows(pair):
         "gen_ai_server_time_per_output_token_seconds",
         "vitrine_inter_token_latency_seconds",
         "vitrine_stage_duration_seconds",
+        "vitrine_step_duration_seconds",
     }
     pair.eventually(lambda: latencies <= set(exemplars()), 10, "exemplars on each of them")
     named = set().union(*exemplars().values())

@@ -119,6 +119,7 @@ def test_openmetrics_is_spoken_when_asked_for_with_exemplars(metrics, exposition
         "gen_ai_server_time_per_output_token_seconds",
         "vitrine_inter_token_latency_seconds",
         "vitrine_stage_duration_seconds",
+        "vitrine_step_duration_seconds",
     }
     plain = exposition.render("text/plain")
     assert plain[0].startswith("text/plain")
