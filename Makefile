@@ -48,11 +48,13 @@ test: $(INSTALLED_DEV) ## Run the tests (ARGS="tests/cli -k config")
 test-long: $(INSTALLED_DEV) ## Run the tests that take minutes
 	@$(BIN)/pytest -m long $(ARGS)
 
-# Debian's prometheus package brings promtool; where systemd runs it also starts a service on port 9090.
-test-deps: ## Install what some tests need from Debian: Chromium and promtool
+# Debian's prometheus package brings promtool. Where systemd runs, it and postgresql also start their services (ports
+# 9090 and 5432); the tests use neither, but servers of their own.
+test-deps: ## Install what some tests need from Debian: Chromium, promtool, PostgreSQL
 	@missing=; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	[ -n "$$missing" ] || exit 0; \
 	command -v apt-get >/dev/null || { echo "install these by hand, this is not Debian or Ubuntu:$$missing" >&2; exit 1; }; \
 	if [ "$$(id -u)" = 0 ]; then root=; \

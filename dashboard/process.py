@@ -50,7 +50,7 @@ class DashboardProcess:
             run_id=context.run.run_id,
             model=context.config.served_model_name or context.run.model.name,
             model_path=context.run.model.path,
-            store=Store(context.config.data_path),
+            store=Store(context.config.data_path, context.config.store_url),
             live=self._live,
             metrics=MetricsProxy(context.zmq, metrics_address(context.run.socket_dir)),
             commands=self._commands,

@@ -27,8 +27,9 @@ class StoreAwayError(Exception):
 class Store:
     """Opens the store when it is first needed. Safe for several threads."""
 
-    def __init__(self, data_path: Path) -> None:
+    def __init__(self, data_path: Path, store_url: str = "") -> None:
         self._data_path = data_path
+        self._store_url = store_url
         self._lock = threading.Lock()
         self._reader: Reader | None = None
 
@@ -38,7 +39,7 @@ class Store:
         try:
             with self._lock:
                 if self._reader is None:
-                    self._reader = open_reader(self._data_path)
+                    self._reader = open_reader(self._data_path, self._store_url)
             yield self._reader
         except FileNotFoundError as e:
             raise StoreAwayError("there is no store yet") from e

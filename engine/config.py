@@ -23,6 +23,9 @@ OnOff = Literal["on", "off"]
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 DEFAULT_MODEL = "smollm2-135m-instruct"
+SECRETS = frozenset({"api_key", "operator_token", "store_url"})
+"""Settings whose values are never shown, logged, or kept with a crash."""
+
 OTLP_SCHEMES = ("http", "https", "grpc", "grpcs")
 _MIN_TOKEN_LOG_BYTES = 4 << 10
 
@@ -85,6 +88,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0, le=86_400), doc("Seconds that a request may take, then 504; 0: no limit")
     ] = 0.0
     telemetry: Annotated[OnOff, doc("Spans, metrics, token log and store (health and gauges stay)")] = "on"
+    store_url: Annotated[
+        str, doc("Database of the store: postgresql://user:password@host/database  [a SQLite file in --data-dir]")
+    ] = ""
+    store_retention: Annotated[
+        float, Meta(ge=0, le=36_500), doc("Days that requests are kept in the store, 0: for ever")
+    ] = 30.0
+    store_retention_bytes: Annotated[
+        str, doc("Size of the store from which on its oldest requests are deleted, 0: no limit")
+    ] = "10G"
     token_log: Annotated[Literal["off", "ids", "full"], doc("Token log: none, ids, or ids and text")] = "ids"
     token_log_max_bytes: Annotated[str, doc("Size at which a new token log file begins")] = "64M"
     token_log_max_age: Annotated[
@@ -140,6 +152,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def kv_cache_bytes(self) -> int:
         """``kv_cache_memory`` in bytes. Raises ConfigError."""
         return parse_bytes(self.kv_cache_memory, "--kv-cache-memory")
+
+    @property
+    def store_total_bytes(self) -> int:
+        """``store_retention_bytes`` in bytes. Raises ConfigError."""
+        return parse_bytes(self.store_retention_bytes, "--store-retention-bytes")
 
     @property
     def token_log_file_bytes(self) -> int:
@@ -263,7 +280,9 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Config:
 def _check(config: Config) -> None:
     if config.port == config.dashboard_port:
         raise ConfigError(f"--port and --dashboard-port are both {config.port}; choose two")
-    _ = config.kv_cache_bytes
+    _ = config.kv_cache_bytes, config.store_total_bytes
+    if config.store_url and not config.store_url.startswith("postgresql://"):
+        raise ConfigError("--store-url must look like postgresql://user:password@host/database")
     _check_token_log(config)
     SimulatedStep.parse(config.simulated_step)
     _check_otlp_endpoint(config.otlp_endpoint)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import msgspec
 import structlog
 import zmq
 
+from engine.config import Config
 from engine.messages import Ready, Stop
 from engine.process import CannotStartError, ControlLine, ProcessContext
 from engine.run_folder import RunFolder, RunInfo, metrics_address
@@ -18,6 +18,7 @@ from telemetry.exposition import Exposition
 from telemetry.gauges import Gauge, GaugeBoard
 from telemetry.metrics import Metrics
 from telemetry.metrics_server import MetricsServer
+from telemetry.retention import DAY_S, Limits
 from telemetry.run_reader import Pass, RunReader
 from telemetry.sinks import Sinks
 from telemetry.store import Store, StoreError
@@ -47,7 +48,7 @@ class Collector:
         self._board = GaugeBoard(context.folder.gauges)
         metrics = Metrics(model)
         exposition = Exposition(metrics, self._board, model, config.price_per_hour)
-        self._store = _open_store(config.data_path)
+        self._store = _open_store(config)
         self._sinks = Sinks(config, run.run_id, self._store, exposition, metrics, self._exporter)
         self._run = RunReader(run.run_id, context.folder.journals, self._store.next_seqs(), self._complain)
         self._control = ControlLine(context)
@@ -120,7 +121,7 @@ class Collector:
         self._pass(self._run)
         self._sinks.commit(self._run)
         self._sinks.take(self._run.finish("engine_stopped", "the engine was stopped"), self._run)
-        self._sinks.commit(self._run)
+        self._sinks.commit(self._run, last=True)
         self._run.close()
         self._sinks.close(FLUSH_TIMEOUT_S)
         self._board.close()
@@ -157,9 +158,10 @@ def _read_info(folder: RunFolder) -> RunInfo | None:
         return None
 
 
-def _open_store(data_path: Path) -> Store:
+def _open_store(config: Config) -> Store:
+    limits = Limits(config.store_retention * DAY_S, config.store_total_bytes)
     try:
-        store = Store(data_path)
+        store = Store(config.data_path, config.store_url, limits)
     except StoreError as e:
         raise CannotStartError(str(e)) from e
     if store.set_aside is not None:

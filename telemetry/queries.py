@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Engine, Select, create_engine, event, insert, select, tuple_
+from sqlalchemy import ColumnElement, Engine, Select, insert, select, tuple_
 
 from telemetry import schema, token_files
+from telemetry.database import Database
 from telemetry.rows import LogRef
 from telemetry.token_search import FoundLine, TokenQuery, search
 
@@ -55,21 +56,20 @@ class CursorError(ValueError):
     """A cursor that no page gave out."""
 
 
-def open_reader(data_path: Path) -> Reader:
-    """A reader of the store in a data folder. Raises FileNotFoundError while there is none."""
-    path = data_path / schema.STORE_FILE
-    if not path.exists():
-        raise FileNotFoundError(path)
-    return Reader(data_path)
+def open_reader(data_path: Path, store_url: str = "") -> Reader:
+    """A reader of the store. Raises FileNotFoundError while there is no file, DatabaseError for a wrong URL."""
+    database = Database(data_path, store_url)
+    if database.path is not None and not database.path.exists():
+        raise FileNotFoundError(database.path)
+    return Reader(database, data_path / schema.TOKEN_FOLDER)
 
 
 class Reader:
     """Queries for the dashboard. Safe for several threads; every call is a short transaction of its own."""
 
-    def __init__(self, data_path: Path) -> None:
-        self._token_folder = data_path / schema.TOKEN_FOLDER
-        self._engine = create_engine(f"sqlite:///{data_path / schema.STORE_FILE}")
-        event.listen(self._engine, "connect", _wait_for_the_writer)
+    def __init__(self, database: Database, token_folder: Path) -> None:
+        self._token_folder = token_folder
+        self._engine = database.open_reader()
 
     @property
     def engine(self) -> Engine:
@@ -187,10 +187,6 @@ class Reader:
         return rows[0] if rows else None
 
 
-def _wait_for_the_writer(connection: Any, _record: Any) -> None:
-    connection.execute("PRAGMA busy_timeout = 2000")
-
-
 def _conditions(filters: RequestFilters) -> Sequence[ColumnElement[bool]]:
     columns = schema.requests.c
     equal = ("state", "replica", "model", "endpoint", "finish_reason", "error_type", "trace_id")
@@ -208,7 +204,7 @@ def _conditions(filters: RequestFilters) -> Sequence[ColumnElement[bool]]:
         found.append(columns.request_id.in_(filters.ids))
     if filters.id_prefix:
         start = request_id_of(filters.id_prefix)
-        starts = columns.request_id.between(start, start + "\U0010ffff")
+        starts = (columns.request_id >= start) & (columns.request_id <= start + "\U0010ffff")
         found.append(starts | (columns.client_request_id == filters.id_prefix))
     return found
 

@@ -21,8 +21,12 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import postgresql
 
 metadata = MetaData()
+
+Id = String().with_variant(postgresql.VARCHAR(collation="C"), "postgresql")
+"""Text that is compared byte by byte, as SQLite does, whatever the database's language."""
 
 SCHEMA_VERSION = 2
 STORE_FILE = "vitrine.db"
@@ -37,7 +41,7 @@ schema_version = Table("schema_version", metadata, Column("version", Integer, pr
 incarnations = Table(
     "incarnations",
     metadata,
-    Column("id", String, primary_key=True),  # "<run id>/<replica>.<incarnation>"
+    Column("id", Id, primary_key=True),  # "<run id>/<replica>.<incarnation>"
     Column("replica", String, nullable=False),
     Column("incarnation", Integer, nullable=False),
     Column("state", String, nullable=False),  # ReplicaState
@@ -64,7 +68,7 @@ incarnations = Table(
 requests = Table(
     "requests",
     metadata,
-    Column("request_id", String, primary_key=True),
+    Column("request_id", Id, primary_key=True),
     Column("received_ts", Float, nullable=False),
     Column("updated_ts", Float, nullable=False),
     Column("state", String, nullable=False),  # tokenizing, waiting, running, finished
@@ -125,10 +129,10 @@ requests = Table(
 sequences = Table(
     "sequences",
     metadata,
-    Column("request_id", String, primary_key=True),
+    Column("request_id", Id, primary_key=True),
     Column("idx", Integer, primary_key=True),
     Column("prompt_index", Integer, nullable=False),
-    Column("seq_id", Integer),
+    Column("seq_id", BigInteger),
     Column("finish_reason", String),
     Column("seed", BigInteger),
     Column("prompt_tokens", Integer),
@@ -156,8 +160,8 @@ sequences = Table(
 steps = Table(
     "steps",
     metadata,
-    Column("incarnation_id", String, primary_key=True),
-    Column("step_id", Integer, primary_key=True),
+    Column("incarnation_id", Id, primary_key=True),
+    Column("step_id", BigInteger, primary_key=True),
     Column("planned_ts", Float, nullable=False),
     Column("kind", String, nullable=False),
     Column("num_seqs", Integer, nullable=False),
@@ -183,7 +187,7 @@ steps = Table(
 samples = Table(
     "samples",
     metadata,
-    Column("ts", Integer, primary_key=True),  # the second
+    Column("ts", BigInteger, primary_key=True),  # the second
     Column("replica", String, primary_key=True),  # "" for the whole system
     Column("values", JSON, nullable=False),
 )

@@ -30,6 +30,9 @@ from telemetry.token_archive import Retention
 from telemetry.token_texts import TokenTexts
 
 _LOG_INTERVAL_S = 60.0
+_STORE_RETRY_S = 2.0
+"""A store that has just failed is left alone for so long: finding out again may take seconds."""
+
 _METRICS_STATE = "metrics"
 _LOG_STATE = "token_log"
 
@@ -88,6 +91,7 @@ class Sinks:
         self._texts = TokenTexts() if config.token_log == "full" else None
         self._positions: dict[str, tuple[int, int]] = {}
         self._sampled_at = time.monotonic()
+        self._store_retry_at = 0.0
         self._noted = (0, 0)  # spans exported and dropped that have been counted
 
     def recover(self) -> None:
@@ -169,10 +173,15 @@ class Sinks:
                 self.exposition.utilization.know(replica, info)
                 self.exposition.cost.know(replica, time.monotonic_ns())
 
-    def commit(self, run: RunReader) -> None:
-        """Write what has been taken, with how far the journals have been read. Failing, it is tried again."""
+    def commit(self, run: RunReader, last: bool = False) -> None:
+        """Write what has been taken, with how far the journals have been read. Failing, it is tried again later.
+
+        `last`: there will be no later.
+        """
         positions = run.tail.positions()
         if not self._batch and positions == self._positions:
+            return
+        if not last and time.monotonic() < self._store_retry_at:
             return
         log_position = self._log.position if self._log else None
         own_totals = self.exposition.own_totals()
@@ -180,6 +189,7 @@ class Sinks:
             self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
             self.degraded.note(Gauge.STORE_DEGRADED, True)
+            self._store_retry_at = time.monotonic() + _STORE_RETRY_S
             self.exposition.dropped["store"] += self._batch.shed()
             self.complain("the store cannot be written", str(e))
             return
@@ -232,6 +242,8 @@ class Sinks:
     def _known(self, request_ids: list[str]) -> set[str]:
         """Requests that an earlier process has finished already: their records are read again after a crash."""
         pending = {request_id for request_id in request_ids if request_id in self._batch.finished}
+        if time.monotonic() < self._store_retry_at:
+            return pending
         try:
             return pending | self._store.finished_ids(request_ids)
         except SQLAlchemyError as e:

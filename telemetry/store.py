@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    Connection,
-    Executable,
-    Table,
-    bindparam,
-    create_engine,
-    delete,
-    event,
-    insert,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.dialects.sqlite import insert as upsert
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import Connection, bindparam, insert, select, text, update
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from telemetry import schema
+from telemetry.database import Database, DatabaseError, is_damaged, upsert
+from telemetry.retention import Limits, trim_requests, trim_rings
 
 Row = dict[str, Any]
 
-STEPS_KEPT = 5000
-SAMPLES_KEPT_S = 6 * 3600
+KEEP_ALL = Limits()
 _PENDING_ROWS = 20_000
-_LOCK_WAIT_MS = 500
+_TAKEOVER_S = 5.0
+_TAKEOVER_POLL_S = 0.2
 _OPEN_STATES = ("tokenizing", "waiting", "running")
 
 
@@ -68,21 +56,35 @@ class Batch(msgspec.Struct):
 
 
 class Store:
-    """The store of one data folder."""
+    """The store of one installation."""
 
-    def __init__(self, data_path: Path) -> None:
+    def __init__(self, data_path: Path, url: str = "", limits: Limits = KEEP_ALL) -> None:
         """Open or create it; a damaged file is put aside. Raises StoreError."""
-        self.path = data_path / schema.STORE_FILE
         self.set_aside: Path | None = None  # where a damaged file went
-        self._engine = create_engine(f"sqlite:///{self.path}")
-        event.listen(self._engine, "connect", _set_up)
+        self._limits = limits
         try:
-            self._create()
-        except OperationalError as e:
-            raise StoreError(f"cannot open the store {self.path}: {e.orig}") from e
-        except DatabaseError:
+            self._database = Database(data_path, url)
+            self._engine = self._database.open_writer()
+        except DatabaseError as e:
+            raise StoreError(str(e)) from e
+        try:
+            self._create_in_time()
+        except SQLAlchemyError as e:
+            if not is_damaged(e, self._database):
+                raise StoreError(f"cannot open the store {self._database.name}: {_reason(e)}") from e
             self._put_aside()
             self._create()
+
+    def _create_in_time(self) -> None:
+        """A PostgreSQL server needs a moment to notice that a writer which was killed is gone."""
+        end = time.monotonic() + (0 if self._database.path else _TAKEOVER_S)
+        while True:
+            try:
+                return self._create()
+            except OperationalError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_TAKEOVER_POLL_S)
 
     def _create(self) -> None:
         with self._engine.begin() as connection:
@@ -92,16 +94,18 @@ class Store:
                 connection.execute(insert(schema.schema_version).values(version=schema.SCHEMA_VERSION))
             elif _migrate(connection, version) != schema.SCHEMA_VERSION:
                 raise StoreError(
-                    f"the store {self.path} has schema {version}, this version of vitrine needs "
-                    f"{schema.SCHEMA_VERSION}: move the file away, or choose another --data-dir"
+                    f"the store {self._database.name} has schema {version}, this version of vitrine needs "
+                    f"{schema.SCHEMA_VERSION}: give it another one, with --store-url or --data-dir"
                 )
 
     def _put_aside(self) -> None:
         self._engine.dispose()
-        self.set_aside = self.path.with_name(f"{self.path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-        self.path.rename(self.set_aside)
+        path = self._database.path
+        assert path is not None
+        self.set_aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+        path.rename(self.set_aside)
         for suffix in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     # --- what was there before -----------------------------------------------------------------------
 
@@ -133,24 +137,22 @@ class Store:
         """Write all of it or nothing. `journals` maps to (cursor, next_seq). Raises SQLAlchemyError."""
         with self._engine.begin() as connection:
             _write_requests(connection, batch)
-            _upsert(connection, schema.sequences, batch.sequences)
-            _upsert(connection, schema.steps, batch.steps)
-            _upsert(connection, schema.samples, batch.samples)
-            _upsert(connection, schema.incarnations, batch.incarnations.values())
+            upsert(connection, schema.sequences, batch.sequences)
+            upsert(connection, schema.steps, batch.steps)
+            upsert(connection, schema.samples, batch.samples)
+            upsert(connection, schema.incarnations, batch.incarnations.values())
             if batch.replica_events:
                 connection.execute(insert(schema.replica_events), batch.replica_events)
             positions = [{"journal": j, "cursor": c, "next_seq": n} for j, (c, n) in journals.items()]
-            _upsert(connection, schema.cursors, positions)
-            _upsert(connection, schema.collector_state, [{"key": k, "value": v} for k, v in state.items()])
+            upsert(connection, schema.cursors, positions)
+            upsert(connection, schema.collector_state, [{"key": k, "value": v} for k, v in state.items()])
 
-    def trim(self, now_ts: float, journals: Iterable[str]) -> None:
-        """Delete what has left the rings, and the cursors of all but these journals. Raises SQLAlchemyError."""
-        steps, samples, cursors = schema.steps.c, schema.samples.c, schema.cursors.c
-        newest_out = select(steps.planned_ts).order_by(steps.planned_ts.desc()).offset(STEPS_KEPT).limit(1)
+    def trim(self, now_ts: float, journals: Iterable[str]) -> int:
+        """Delete what is not to be kept, a piece of it: returns how many requests. Raises SQLAlchemyError."""
         with self._engine.begin() as connection:
-            connection.execute(delete(schema.steps).where(steps.planned_ts <= newest_out.scalar_subquery()))
-            connection.execute(delete(schema.samples).where(samples.ts < now_ts - SAMPLES_KEPT_S))
-            connection.execute(delete(schema.cursors).where(cursors.journal.not_in(list(journals))))
+            trim_rings(connection, now_ts, journals)
+        with self._engine.begin() as connection:
+            return trim_requests(connection, now_ts, self._limits)
 
     def close_orphans(self, open_ids: set[str]) -> int:
         """End the requests that are running in the store but of which no record is left; returns how many."""
@@ -173,12 +175,6 @@ class Store:
         self._engine.dispose()
 
 
-def _set_up(connection: Any, _record: Any) -> None:
-    connection.execute(f"PRAGMA busy_timeout = {_LOCK_WAIT_MS}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-
-
 def _migrate(connection: Connection, version: int) -> int:
     """Bring a store of an earlier schema up to date; returns the schema that it has now."""
     while version in schema.MIGRATIONS:
@@ -193,21 +189,10 @@ def _write_requests(connection: Connection, batch: Batch) -> None:
     """A finished request stays finished: running rows do not replace it, whatever is replayed."""
     table = schema.requests
     running = [row for request_id, row in batch.running.items() if request_id not in batch.finished]
-    _upsert(connection, table, running, keep_finished=True)
-    _upsert(connection, table, batch.finished.values())
+    upsert(connection, table, running, keep_finished=True)
+    upsert(connection, table, batch.finished.values())
 
 
-def _upsert(connection: Connection, table: Table, rows: Iterable[Row], keep_finished: bool = False) -> None:
-    """Insert rows; those that exist are replaced (with `keep_finished`, unless they say finished)."""
-    values = list(rows)
-    if values:
-        connection.execute(_upsert_statement(table, keep_finished), values)
-
-
-@functools.cache
-def _upsert_statement(table: Table, keep_finished: bool) -> Executable:
-    """Built once per table: building costs more than executing."""
-    statement = upsert(table)
-    changed = {c.name: statement.excluded[c.name] for c in table.c if not c.primary_key}
-    where = table.c.state != "finished" if keep_finished else None
-    return statement.on_conflict_do_update(list(table.primary_key), set_=changed, where=where)
+def _reason(error: SQLAlchemyError) -> str:
+    """What the database said, in one line."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from engine.commands.output import print_json, print_table
-from engine.commands.settings import SECRETS, SECTIONS, SectionedCommand, markdown, read, with_settings
-from engine.config import Config
+from engine.commands.settings import SECTIONS, SectionedCommand, markdown, read, with_settings
+from engine.config import SECRETS, Config
 
 
 @click.command("config", cls=SectionedCommand)

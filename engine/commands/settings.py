@@ -48,6 +48,9 @@ SECTIONS = {
     ),
     "Telemetry": (
         "telemetry",
+        "store_url",
+        "store_retention",
+        "store_retention_bytes",
         "token_log",
         "token_log_max_bytes",
         "token_log_max_age",
@@ -66,9 +69,6 @@ SECTIONS = {
     ),
 }
 """Which settings stand together in ``--help`` and in the README."""
-
-SECRETS = frozenset({"api_key", "operator_token"})
-"""Settings whose values are never shown."""
 
 
 class SettingOption(click.Option):

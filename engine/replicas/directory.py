@@ -6,13 +6,13 @@ import platform
 import time
 
 from engine import __version__
+from engine.config import SECRETS
 from engine.messages import Directory, ReplicaEntry
 from engine.model_shape import ModelShape
 from engine.replicas.unit import Unit
 from engine.run_folder import RunInfo, inbox_address
 from telemetry.events import ReplicaInfo, ReplicaState, ReplicaStateChanged, Stage
 
-_SECRETS = ("api_key", "operator_token")
 _SERVING = (ReplicaState.READY, ReplicaState.DRAINING)
 
 
@@ -68,7 +68,7 @@ def replica_info(run: RunInfo, shape: ModelShape, unit: Unit) -> ReplicaInfo:
         dtype=config.dtype,
         device=f"cpu ({platform.machine()})" if device == "cpu" else device,
         host=run.host,
-        flags={f: str(getattr(config, f)) for f in config.__struct_fields__ if f not in _SECRETS},
+        flags={f: str(getattr(config, f)) for f in config.__struct_fields__ if f not in SECRETS},
         max_model_len=shape.max_model_len(config),
         block_size=config.block_size,
         num_blocks=shape.num_kv_blocks(config),

@@ -18,6 +18,7 @@ from typing import IO
 
 import msgspec
 
+from engine.config import SECRETS
 from engine.run_folder import RunFolder, RunInfo, process_name
 from telemetry.events import Stage
 
@@ -121,7 +122,7 @@ def dump_crash(
 
 
 def _without_secrets(info: RunInfo) -> RunInfo:
-    masked = {name: "***" for name in ("api_key", "operator_token") if getattr(info.config, name)}
+    masked = {name: "***" for name in SECRETS if getattr(info.config, name)}
     return msgspec.structs.replace(info, config=msgspec.structs.replace(info.config, **masked))
 
 
