@@ -29,6 +29,11 @@ def values_of(text: str) -> dict[Key, float]:
     return values
 
 
+def scraped(served: Served) -> dict[Key, float]:
+    """The page as it is now."""
+    return values_of(served.get("/metrics"))
+
+
 def check_page(values: Mapping[Key, float]) -> None:
     """Nothing is negative, ratios are ratios, buckets rise to the count."""
     buckets: defaultdict[Key, list[tuple[float, float]]] = defaultdict(list)
