@@ -72,7 +72,7 @@ def test_nothing_falls_and_nothing_is_negative_under_a_mixed_load(pair, seconds)
         )
         if time.monotonic() - began > seconds:
             break
-    assert watcher.stop() >= 2 * seconds
+    assert watcher.stop() >= seconds
     values = scraped(pair)
     assert total(values, "vitrine_prefix_cache_hit_tokens_total") > 0
     assert total(values, "vitrine_requests_total", finish_reason="abort") > 0
@@ -271,7 +271,8 @@ def test_scrapes_take_nothing_from_the_load(tmp_path):
     with scrape.loaded(tmp_path, 64, "--simulated-step", "10000,20,100") as served:
         rounds = [(scrape.alone(served, 20), scrape.asked(served, 20)) for _ in range(3)]
     for _, found in rounds:
-        assert all(scrape.percentile(waits, 0.99) < 0.5 for waits in found.waits_s.values())
+        p99 = {what: scrape.percentile(waits, 0.99) for what, waits in found.waits_s.items()}
+        assert max(p99.values()) < 0.5, p99
     losses = sorted(1 - found.steps_per_s / quiet.steps_per_s for quiet, found in rounds)
     assert losses[1] < 0.03, losses
 
