@@ -9,7 +9,7 @@ import msgspec
 import msgspec.inspect
 from starlette.exceptions import HTTPException
 
-from telemetry.queries import RequestFilters
+from telemetry.request_list import RequestFilters
 
 
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -9,7 +9,8 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from dashboard.filters import ListQuery
-from telemetry.queries import CursorError, Reader, RequestPage
+from telemetry.queries import Reader
+from telemetry.request_list import CursorError, RequestPage
 from telemetry.rows import LogRef
 from telemetry.token_search import TokenQuery
 

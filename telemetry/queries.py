@@ -6,54 +6,23 @@ offset, so that a list does not shift while new requests arrive.
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Engine, Select, insert, select, tuple_
+from sqlalchemy import Engine, Select, insert, select
 
 from telemetry import schema, token_files
 from telemetry.database import Database
+from telemetry.request_list import RequestFilters, RequestPage, list_requests, request_id_of
 from telemetry.rows import LogRef
 from telemetry.token_search import FoundLine, TokenQuery, search
 
 Row = dict[str, Any]
 MAX_LIMIT = 1000
-
-
-class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of requests is narrowed to; "" and None do not narrow. Times are seconds since the epoch."""
-
-    state: str = ""
-    replica: str = ""
-    model: str = ""
-    endpoint: str = ""
-    finish_reason: str = ""
-    error_type: str = ""
-    trace_id: str = ""
-    id_prefix: str = ""  # of the request's id, or the whole id that the client gave
-    min_ttft_s: float | None = None
-    min_e2e_s: float | None = None
-    min_output_tokens: int | None = None
-    since: float | None = None
-    until: float | None = None
-    ids: frozenset[str] | None = None  # only these requests
-
-
-class RequestPage(msgspec.Struct, frozen=True):
-    """Some requests, newest first, and the cursor of the next page ("" after the last)."""
-
-    rows: list[Row]
-    cursor: str
-
-
-class CursorError(ValueError):
-    """A cursor that no page gave out."""
 
 
 def open_reader(data_path: Path, store_url: str = "") -> Reader:
@@ -83,16 +52,9 @@ class Reader:
     # --- requests -----------------------------------------------------------------------------------
 
     def list_requests(self, filters: RequestFilters | None = None, limit: int = 50, cursor: str = "") -> RequestPage:
-        """A page of requests, newest first. Raises CursorError."""
-        limit = max(1, min(limit, MAX_LIMIT))
-        table = schema.requests
-        query = select(table).where(*_conditions(filters or RequestFilters()))
-        if cursor:
-            query = query.where(tuple_(table.c.received_ts, table.c.request_id) < _decode_cursor(cursor))
-        query = query.order_by(table.c.received_ts.desc(), table.c.request_id.desc()).limit(limit + 1)
-        rows = self._rows(query)
-        more = len(rows) > limit
-        return RequestPage(rows[:limit], _encode_cursor(rows[limit - 1]) if more else "")
+        """A page of requests, newest first: `telemetry.request_list` says how. Raises CursorError."""
+        with self._engine.connect() as connection:
+            return list_requests(connection, filters or RequestFilters(), max(1, min(limit, MAX_LIMIT)), cursor)
 
     def get_request(self, request_id: str) -> Row | None:
         """One request, or None."""
@@ -185,44 +147,6 @@ class Reader:
     def _row(self, query: Select[Any]) -> Row | None:
         rows = self._rows(query)
         return rows[0] if rows else None
-
-
-def _conditions(filters: RequestFilters) -> Sequence[ColumnElement[bool]]:
-    columns = schema.requests.c
-    equal = ("state", "replica", "model", "endpoint", "finish_reason", "error_type", "trace_id")
-    found = [columns[name] == getattr(filters, name) for name in equal if getattr(filters, name)]
-    least = {
-        columns.ttft_s: filters.min_ttft_s,
-        columns.e2e_s: filters.min_e2e_s,
-        columns.output_tokens: filters.min_output_tokens,
-        columns.received_ts: filters.since,
-    }
-    found += [column >= value for column, value in least.items() if value is not None]
-    if filters.until is not None:
-        found.append(columns.received_ts < filters.until)
-    if filters.ids is not None:
-        found.append(columns.request_id.in_(filters.ids))
-    if filters.id_prefix:
-        start = request_id_of(filters.id_prefix)
-        starts = (columns.request_id >= start) & (columns.request_id <= start + "\U0010ffff")
-        found.append(starts | (columns.client_request_id == filters.id_prefix))
-    return found
-
-
-def request_id_of(text: str) -> str:
-    """``chatcmpl-…`` and ``cmpl-…``, the ids of answers, carry the hex digits of the request's ``req-…``."""
-    return re.sub(r"^(chatcmpl|cmpl)-", "req-", text)
-
-
-def _encode_cursor(row: Row) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode((row["received_ts"], row["request_id"]))).decode()
-
-
-def _decode_cursor(cursor: str) -> tuple[float, str]:
-    try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
-    except ValueError as e:
-        raise CursorError(f"not a cursor: {cursor!r}") from e
 
 
 def with_plan(row: Row) -> Row:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 from sqlalchemy.dialects import postgresql
 
@@ -28,12 +29,19 @@ metadata = MetaData()
 Id = String().with_variant(postgresql.VARCHAR(collation="C"), "postgresql")
 """Text that is compared byte by byte, as SQLite does, whatever the database's language."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 STORE_FILE = "vitrine.db"
 TOKEN_FOLDER = "tokens"
 """Names within the data folder."""
 
-MIGRATIONS = {1: ("ALTER TABLE steps ADD COLUMN execute_at FLOAT",)}
+MIGRATIONS = {
+    1: ("ALTER TABLE steps ADD COLUMN execute_at FLOAT",),
+    2: (
+        "DROP INDEX IF EXISTS ix_requests_ttft",
+        "CREATE INDEX IF NOT EXISTS ix_requests_error ON requests (error_type, received_ts) "
+        "WHERE error_type IS NOT NULL",
+    ),
+}
 """By the schema that a store has: the statements that make it one of the next."""
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -120,9 +128,15 @@ requests = Table(
     Index("ix_requests_state", "state", "received_ts"),
     Index("ix_requests_trace", "trace_id"),
     Index("ix_requests_client_id", "client_request_id"),
-    Index("ix_requests_ttft", "ttft_s"),
     Index("ix_requests_finish", "finish_reason", "received_ts"),
     Index("ix_requests_replica", "replica", "received_ts"),
+    Index(
+        "ix_requests_error",
+        "error_type",
+        "received_ts",
+        sqlite_where=text("error_type IS NOT NULL"),
+        postgresql_where=text("error_type IS NOT NULL"),
+    ),
 )
 """One row per HTTP call, there from the moment it is received, so that running requests are listed too."""
 

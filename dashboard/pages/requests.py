@@ -14,7 +14,7 @@ from dashboard.hub import Events
 from dashboard.store import StoreAwayError
 from dashboard.token_filter import find_by_tokens
 from dashboard.web import Site, chosen_window, site_of
-from telemetry.queries import CursorError, RequestPage
+from telemetry.request_list import CursorError, RequestPage
 
 MAX_ROWS = 200
 STATES = ("tokenizing", "waiting", "running", "finished")

@@ -2,15 +2,18 @@ import sqlite3
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
-from telemetry import retention, schema, store
+from telemetry import request_list, retention, schema, store
 from telemetry.database import Database
 from telemetry.events import ReplicaState
 from telemetry.facts import Scope
-from telemetry.queries import CursorError, RequestFilters, open_reader
+from telemetry.queries import open_reader
 from telemetry.replicas import Replicas, event_row
+from telemetry.request_list import CursorError, RequestFilters
 from telemetry.rows import request_row, sequence_rows, step_row
 from telemetry.store import Batch, Store, StoreError
 from tests.telemetry.factories import Story, make_info
@@ -359,3 +362,39 @@ def test_a_token_line_that_is_gone_is_none(reader, tmp_path):
     assert reader.token_line("a.jsonl", 5) is None
     assert reader.token_line("../vitrine.db", 0) is None
     assert str(Scope("r0", 2)) == "r0.2"
+
+
+def test_a_page_that_has_looked_long_enough_goes_on_from_where_it_was(writer, reader, monkeypatch):
+    monkeypatch.setattr(request_list, "PIECE_ROWS", 3)
+    monkeypatch.setattr(request_list, "LOOK_S", 0.0)
+    writer.commit(
+        finished_batch(*(done(f"req-{i}", at=1000 * i, model="a" if i == 0 else "b") for i in range(8))), {}, {}
+    )
+    pages = [reader.list_requests(RequestFilters(model="a"))]
+    while pages[-1].cursor:
+        pages.append(reader.list_requests(RequestFilters(model="a"), cursor=pages[-1].cursor))
+    assert [[row["request_id"] for row in page.rows] for page in pages] == [[], [], ["req-0"]]
+
+
+@given(
+    wanted=st.lists(st.booleans(), max_size=40), limit=st.integers(1, 5), piece=st.integers(1, 7), look=st.booleans()
+)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_pages_together_are_the_whole_list_in_order(tmp_path_factory, wanted, limit, piece, look):
+    folder = tmp_path_factory.mktemp("list")
+    writer = Store(folder)
+    facts = [done(f"req-{i:02d}", at=1000 * (i // 2), model="a" if want else "b") for i, want in enumerate(wanted)]
+    writer.commit(finished_batch(*facts), {}, {})
+    reader = open_reader(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_list, "PIECE_ROWS", piece)
+        patch.setattr(request_list, "LOOK_S", 60.0 if look else 0.0)
+        found, cursor = [], None
+        while cursor != "":
+            page = reader.list_requests(RequestFilters(model="a"), limit, cursor or "")
+            assert len(page.rows) <= limit
+            found += [row["request_id"] for row in page.rows]
+            cursor = page.cursor
+    assert found == [f"req-{i:02d}" for i, want in reversed(list(enumerate(wanted))) if want]
+    reader.close()
+    writer.close()
