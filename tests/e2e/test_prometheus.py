@@ -18,7 +18,8 @@ GRAFANAS = {"$__rate_interval": "30s", "$model": ".*", "$replica": ".*"}
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    with Served(tmp_path_factory.mktemp("scraped"), "--device", "simulated") as served:
+    """The real model: a simulated device has no peak to take a share of. And a price, so that there are costs."""
+    with Served(tmp_path_factory.mktemp("scraped"), "--price-per-hour", "1") as served:
         yield served
 
 
