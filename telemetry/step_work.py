@@ -57,7 +57,9 @@ def _seen(window: int, starts: Sequence[int], num_tokens: Sequence[int]) -> tupl
 
 def _pairs(starts: Sequence[int], num_tokens: Sequence[int]) -> int:
     """Pairs of a token and a position, each token seeing all before it and itself: Σ n·start + n·(n + 1)/2."""
-    return sum(map(mul, num_tokens, starts)) + (sum(map(mul, num_tokens, num_tokens)) + sum(num_tokens)) // 2
+    squares: int = sum(map(mul, num_tokens, num_tokens))
+    before: int = sum(map(mul, num_tokens, starts))
+    return before + (squares + sum(num_tokens)) // 2
 
 
 def _behind(window: int, starts: Sequence[int], num_tokens: Sequence[int]) -> tuple[list[int], list[int]]:
