@@ -1,4 +1,4 @@
-"""``python -m grafana.generate``: writes the dashboards and Prometheus' rules anew, from the metric table.
+"""``python -m grafana.generate``: writes dashboards, rules and the page of metrics, from the metric table.
 
 ``--grafana-url`` is where the alerts' links lead to.
 """
@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from grafana import alerts, model, objectives
+from grafana import alerts, metrics_page, model, objectives
 from grafana.boards import engine, replicas, requests, stages
 from grafana.panels import Dashboard
 from grafana.rules import group
@@ -32,6 +32,7 @@ def files(grafana_url: str = GRAFANA_URL) -> dict[str, str]:
     recording = group("vitrine-objectives", (rule.lines() for rule in objectives.recordings()))
     alerting = group("vitrine-alerts", (a.lines(grafana_url) for a in [*objectives.alerts(), *alerts.alerts()]))
     rules = {"recording": recording, "alerts": alerting}
+    made["deploy/prometheus/METRICS.md"] = metrics_page.text()
     return made | {f"deploy/prometheus/rules/{name}.yml": _HEADER + text for name, text in rules.items()}
 
 

@@ -11,7 +11,7 @@ import msgspec
 from dashboard.objectives import ITL_P95_S, MAX_ERROR_RATE, MAY_MISS, TTFT_P95_S
 from grafana.promql import Expr, Queries
 from grafana.rules import Alert, Condition, Recording
-from telemetry.metric_table import ABORTS, CLIENT_MISTAKES
+from telemetry.metric_labels import ABORTS, CLIENT_MISTAKES
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from telemetry.metric_table import BY_NAME, Kind, Metric
+from telemetry.metric import Kind, Metric
+from telemetry.metric_table import BY_NAME
 
 Where = Mapping[str, str]
 """Label to operator and value, as PromQL writes them: ``{"state": '="free"'}``."""

@@ -192,7 +192,16 @@ class Assembly:
         sampled_tokens = sum(token >= 0 for token in record.sampled)
         head = self._sequences.get((scope, record.head_seq_id))
         head_id = head.queued.request_id if head else ""
-        self._steps.append(StepFacts(self.run_id, scope, record, rows, prompt_tokens, sampled_tokens, gaps_s, head_id))
+        trace = self._trace_of(rows, record.sampled_ns)
+        self._steps.append(
+            StepFacts(self.run_id, scope, record, rows, prompt_tokens, sampled_tokens, gaps_s, head_id, trace)
+        )
+
+    def _trace_of(self, rows: list[tuple[str, int, int, int, int]], at_ns: int) -> tuple[str, float]:
+        track = self._open.get(rows[0][0]) if rows else None
+        if track is None or track.received is None:
+            return "", 0.0
+        return track.received.trace_id, (at_ns + track.received.wall_ns - track.received.at_ns) / 1e9
 
     # --- the supervisor's records -------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
-"""The telemetry process: its loop, its line to the supervisor, and its answers to ``GET /metrics``."""
+"""The telemetry process: its loop, and its line to the supervisor."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 import msgspec
 import structlog
@@ -14,11 +13,11 @@ from engine.config import Config
 from engine.messages import Ready, Stop
 from engine.process import CannotStartError, ControlLine, ProcessContext
 from engine.run_folder import RunFolder, RunInfo, metrics_address
-from engine.transport import quiet
 from telemetry.export import ExportThread, make_exporter
 from telemetry.exposition import Exposition
 from telemetry.gauges import Gauge, GaugeBoard
 from telemetry.metrics import Metrics
+from telemetry.metrics_server import MetricsServer
 from telemetry.retention import DAY_S, Limits
 from telemetry.run_reader import Pass, RunReader
 from telemetry.sinks import Sinks
@@ -53,7 +52,7 @@ class Collector:
         self._sinks = Sinks(config, run.run_id, self._store, exposition, metrics, self._exporter)
         self._run = RunReader(run.run_id, context.folder.journals, self._store.next_seqs(), self._complain)
         self._control = ControlLine(context)
-        self._questions = _metrics_socket(context)
+        self._server = MetricsServer(context.zmq, metrics_address(context.run.socket_dir), exposition)
         self._stopping = False
         now = time.monotonic()
         self._due = {"tick": 0.0, "commit": 0.0, "sample": now + SAMPLE_S, "trim": now + TRIM_S}
@@ -64,11 +63,11 @@ class Collector:
         self._read_leftover_runs()
         self._tick()
         self._sinks.close_orphans(self._run.assembly.open_ids())
+        self._server.start()
         self._gauges.set(Gauge.READY, 1)
         self._control.send(Ready({}))
         poller = zmq.Poller()
         poller.register(self._control.socket, zmq.POLLIN)
-        poller.register(self._questions, zmq.POLLIN)
         while not self._stopping:
             poller.poll(int(TICK_S * 1000))
             self._turn()
@@ -80,7 +79,6 @@ class Collector:
         started = time.monotonic_ns()
         for message in self._control.take():
             self._stopping = self._stopping or isinstance(message, Stop)
-        self._answer()
         if self._is_due("tick", TICK_S):
             self._tick()
         self._gauges.add(Gauge.BUSY_NS, time.monotonic_ns() - started)
@@ -117,15 +115,9 @@ class Collector:
         self._due[what] = max(self._due[what] + interval_s, now)
         return True
 
-    def _answer(self) -> None:
-        """Answer every question for the metrics: the last frame is the Accept header, those before the way back."""
-        while self._questions.poll(0):
-            *way_back, accept = self._questions.recv_multipart(zmq.NOBLOCK)
-            content_type, body = self._sinks.render(accept.decode("latin-1"))
-            self._questions.send_multipart([*way_back, content_type.encode(), body], zmq.NOBLOCK)
-
     def _finish(self) -> None:
         """Read everything to its end, close what is open, flush."""
+        self._server.stop()
         self._pass(self._run)
         self._sinks.commit(self._run)
         self._sinks.take(self._run.finish("engine_stopped", "the engine was stopped"), self._run)
@@ -183,13 +175,6 @@ def _exporter(endpoint: str) -> ExportThread | None:
     except ValueError as e:
         raise CannotStartError(str(e)) from e
     return ExportThread(exporter) if exporter else None
-
-
-def _metrics_socket(context: ProcessContext) -> zmq.Socket[Any]:
-    socket: zmq.Socket[Any] = context.zmq.socket(zmq.ROUTER)
-    quiet(socket)
-    socket.bind(metrics_address(context.run.socket_dir))
-    return socket
 
 
 def main(context: ProcessContext) -> None:

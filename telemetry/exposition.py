@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import psutil
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.metrics_core import (
-    Metric as Family,
-)
-from prometheus_client.samples import Exemplar
-from prometheus_client.utils import floatToGoString
 
-from telemetry.events import ReplicaInfo, ReplicaState, WaitReason
+from telemetry.events import ReplicaInfo, ReplicaState, Stage, WaitReason
+from telemetry.exposition_text import Series, write_page
 from telemetry.gauges import GaugeBoard, GaugeReader
-from telemetry.metric_table import BY_NAME, FACTS, LIVE, SINKS, Kind, Metric
-from telemetry.metrics import Histogram, Labels, Metrics
-from telemetry.pages import Ledger, QueueDepths, note_busy, replica_gauges
+from telemetry.metric import Metric
+from telemetry.metric_labels import SINKS
+from telemetry.metric_table import BY_NAME, FACTS, LIVE
+from telemetry.metrics import Labels, Metrics
+from telemetry.pages import Ledger, QueueDepths, ReplicaGauges, note_busy, replica_gauges
 from telemetry.serving_cost import ServingCost
 from telemetry.utilization import Achieved, Utilization
 
-Series = Mapping[Labels, float]
+Values = Mapping[Labels, float]
+
+_OWN = (str(Stage.TELEMETRY), "")
 
 
 class Exposition:
-    """Renders the page. Its `collect` is what prometheus_client asks of a collector."""
+    """Renders the page, in any thread; everything else is the collector's thread's to call.
+
+    It holds ``changing`` while it enters a fact, so that a page shows all of a fact or nothing of it.
+    """
 
     def __init__(self, metrics: Metrics, board: GaugeBoard, model: str, price_per_hour: float = 0.0) -> None:
         self.busy = Ledger()
@@ -44,49 +42,64 @@ class Exposition:
         self.lag_s = 0.0
         self.utilization = Utilization()
         self.cost = ServingCost(price_per_hour)
+        self.changing = threading.Lock()
+        self._own_totals = (0.0, 0.0)
         self._metrics = metrics
         self._board = board
         self._model = model
         self._depths = QueueDepths()
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
+        self._reading = threading.Lock()  # the pages, and the ledgers of what they say
 
     def render(self, accept: str) -> tuple[str, bytes]:
         """Content type and body for an Accept header."""
-        encoder, content_type = choose_encoder(accept)
-        return content_type, encoder(self._registry)
+        _, content_type = choose_encoder(accept)
+        return content_type, write_page(self.collect(), content_type.startswith("application/openmetrics-text"))
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[tuple[Metric, Series]]:
         """All families, in the order of the table."""
-        for metric in FACTS:
-            if metric.kind is Kind.COUNTER:
-                yield _family(metric, self._metrics.counters[metric.name])
-            else:
-                yield _histogram_family(metric, self._metrics.histograms[metric.name])
-        live = self._live(self._board.pages())
-        for metric in LIVE:
-            yield _family(metric, live[metric.name])
+        with self.changing:
+            facts = self._metrics.snapshot()
+            device = self._device(time.monotonic_ns())
+            system = self._system()
+        yield from ((metric, facts[metric.name]) for metric in FACTS)
+        with self._reading:
+            live = {**device, **system, **self._live(self._board.pages())}
+        yield from ((metric, live[metric.name]) for metric in LIVE)
 
-    def observe_pages(self) -> list[GaugeReader]:
-        """Take note of counts that would be lost with their process. Call about once a second."""
-        pages = self._board.pages()
-        note_busy(self.busy, pages)
-        self._depths.update(pages)
-        return pages
+    def observe_pages(self) -> dict[str, ReplicaGauges]:
+        """Take note of counts that would be lost with their process; returns the scheduler's gauges by replica.
 
-    def _live(self, pages: list[GaugeReader]) -> dict[str, Series]:
+        Call about once a second.
+        """
+        with self._reading:
+            pages = self._board.pages()
+            note_busy(self.busy, pages)
+            self._depths.update(pages)
+            return replica_gauges(pages)
+
+    def own_totals(self) -> tuple[float, float]:
+        """Busy time and CPU time of telemetry itself, in seconds; for `show_own`."""
+        return self.busy.totals().get(_OWN, 0.0), self.cpu.totals().get(_OWN, 0.0)
+
+    def show_own(self, totals: tuple[float, float]) -> None:
+        """`totals` have been saved and are to be shown from now on.
+
+        The next telemetry process goes on from what was saved: more than that would be seen to fall.
+        """
+        self._own_totals = totals
+
+    def _live(self, pages: list[GaugeReader]) -> dict[str, Values]:
         note_busy(self.busy, pages)
+        busy = {**self.busy.totals(), _OWN: self._own_totals[0]}
         model = self._model
         return {
             "vitrine_stage_queue_depth": {(model, r, s): n for (s, r), n in self._depths.update(pages).items()},
-            "vitrine_stage_busy_seconds_total": {(model, r, s): v for (s, r), v in self.busy.totals().items()},
+            "vitrine_stage_busy_seconds_total": {(model, r, s): v for (s, r), v in busy.items()},
             **self._scheduler(pages),
-            **self._device(time.monotonic_ns()),
-            **self._system(),
             **self._processes(pages),
         }
 
-    def _scheduler(self, pages: list[GaugeReader]) -> dict[str, Series]:
+    def _scheduler(self, pages: list[GaugeReader]) -> dict[str, Values]:
         gauges = {(self._model, replica): g for replica, g in replica_gauges(pages).items()}
         states = ("free", "active", "cached")
         return {
@@ -101,11 +114,11 @@ class Exposition:
             "vitrine_engine_last_step_age_seconds": {key: g.last_step_age_s for key, g in gauges.items()},
         }
 
-    def _device(self, now_ns: int) -> dict[str, Series]:
+    def _device(self, now_ns: int) -> dict[str, Values]:
         achieved: dict[Labels, Achieved] = {
             (self._model, *key): value for key, value in self.utilization.achieved(now_ns).items()
         }
-        costs: Series = {
+        costs: Values = {
             (self._model, replica, kind): cost
             for replica in self.cost.replicas()
             for kind, cost in self.cost.per_million(now_ns, [replica]).items()
@@ -116,9 +129,9 @@ class Exposition:
             "vitrine_serving_cost_per_million_tokens": costs,
         }
 
-    def _system(self) -> dict[str, Series]:
+    def _system(self) -> dict[str, Values]:
         counted = Counter(state for state, _ in self.replicas.values())
-        builds: Series = {
+        builds: Values = {
             (info.model, replica, info.version, info.revision, *_hashes(info), info.dtype, info.device): 1.0
             for replica, (_, info) in self.replicas.items()
             if info is not None
@@ -131,7 +144,7 @@ class Exposition:
             "vitrine_build_info": builds,
         }
 
-    def _processes(self, pages: Iterable[GaugeReader]) -> Mapping[str, Series]:
+    def _processes(self, pages: Iterable[GaugeReader]) -> Mapping[str, Values]:
         found: dict[str, dict[Labels, float]] = {name: {} for name in BY_NAME if name.startswith("process_")}
         for page in pages:
             owner = page.owner
@@ -141,11 +154,12 @@ class Exposition:
             if usage is None:
                 continue
             key = (str(owner.stage), owner.replica)
-            usage["process_cpu_seconds_total"] = self.cpu.note(
-                key, (owner.incarnation, owner.pid), usage["process_cpu_seconds_total"]
-            )
+            self.cpu.note(key, (owner.incarnation, owner.pid), usage.pop("process_cpu_seconds_total"))
             for name, value in usage.items():
                 found[name][owner.replica, str(owner.stage)] = value
+        # A counter stays while its process is away.
+        cpu = {**self.cpu.totals(), _OWN: self._own_totals[1]}
+        found["process_cpu_seconds_total"] = {(replica, stage): value for (stage, replica), value in cpu.items()}
         return found
 
 
@@ -168,34 +182,3 @@ def _usage(pid: int) -> dict[str, float] | None:
             }
     except psutil.Error:
         return None
-
-
-def _family(metric: Metric, series: Series) -> Family:
-    names = (*metric.common, *metric.labels)
-    family: CounterMetricFamily | GaugeMetricFamily
-    if metric.kind is Kind.COUNTER:
-        family = CounterMetricFamily(metric.name, metric.help, labels=names)
-    else:
-        family = GaugeMetricFamily(metric.name, metric.help, labels=names)
-    for labels, value in series.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _histogram_family(metric: Metric, series: Mapping[Labels, Histogram]) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(metric.name, metric.help, labels=(*metric.common, *metric.labels))
-    bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
-    for labels, histogram in series.items():
-        family.add_metric(labels, buckets=list(_buckets(bounds, histogram)), sum_value=histogram.total)
-    return family
-
-
-def _buckets(bounds: list[str], histogram: Histogram) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
-    """(upper bound, cumulative count, exemplar where there is one) of each bucket."""
-    running = 0
-    for i, (bound, count) in enumerate(zip(bounds, histogram.counts, strict=True)):
-        running += count
-        if exemplar := histogram.exemplars.get(i):
-            yield bound, running, Exemplar({"trace_id": exemplar.trace_id}, exemplar.value, exemplar.ts)
-        else:
-            yield bound, running

@@ -81,9 +81,12 @@ class SequenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     times: SequenceTimes
 
     def gaps_s(self) -> list[float]:
-        """ITL: the time between each output token and the one before."""
-        times = self.token_times_ns
-        return [(b - a) / 1e9 for a, b in itertools.pairwise(times)]
+        """ITL, one value per output token after the first: k tokens of one step have k times gap/k."""
+        steps = [(at_ns, len(list(tokens))) for at_ns, tokens in itertools.groupby(self.token_times_ns)]
+        gaps = [0.0] * (steps[0][1] - 1) if steps else []
+        for (before_ns, _), (at_ns, count) in itertools.pairwise(steps):
+            gaps += [(at_ns - before_ns) / count / 1e9] * count
+        return gaps
 
 
 class RequestTimes(msgspec.Struct, frozen=True):
@@ -200,6 +203,7 @@ class StepFacts(msgspec.Struct, frozen=True):
     sampled_tokens: int
     gaps_s: list[float]  # ITL of the tokens sampled
     head_request_id: str
+    trace: tuple[str, float] = ("", 0.0)  # of a request in it: its trace id, and when the step sampled since the epoch
 
     @property
     def duration_s(self) -> float:

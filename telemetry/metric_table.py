@@ -1,166 +1,128 @@
 """Every metric that is exported, in one table: name, type, labels, help, buckets.
 
+The exporter, the page ``deploy/prometheus/METRICS.md``, the Grafana dashboards, the alerts with their tests and the
+hover texts of the operator dashboard are made from it: what a number means is said here, and only here.
 Values of ``FACTS`` rows come from records; those of ``LIVE`` rows are read when somebody asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import StrEnum
-
-import msgspec
-
-from telemetry.events import FinishReason, StepKind
+from telemetry import metric_buckets
 from telemetry.genai import ENDPOINTS, OPERATIONS
-
-
-class Kind(StrEnum):
-    """Prometheus types."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """One row. ``initial`` are the values of ``labels`` that exist (with 0) from a replica's start."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()  # besides `common`
-    common: tuple[str, ...] = ("model", "replica")
-    buckets: tuple[float, ...] = ()
-    initial: tuple[tuple[str, ...], ...] = ()
-
-
-def _grid(low: float, high: float, steps: Iterable[float] = (1, 1.5, 2, 3, 5, 7)) -> tuple[float, ...]:
-    """Bounds from `low` to `high`, at `steps` of each power of ten."""
-    bounds = (float(f"{step}e{exponent}") for exponent in range(-5, 7) for step in steps)
-    return tuple(bound for bound in bounds if low <= bound <= high)
-
-
-def _powers_of_two(high: int) -> tuple[float, ...]:
-    return tuple(float(1 << i) for i in range(high.bit_length()))
-
-
-_CONVENTION_DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_DURATION = tuple(
-    sorted(
-        {0.001, 0.002, 0.003, 0.005, 0.007, 163.84, 327.68, 655.36}
-        | {b * k for b in _CONVENTION_DURATION for k in (1, 1.5)}
-    )
+from telemetry.metric import Kind, Metric, each
+from telemetry.metric_labels import (
+    BLOCK_STATES,
+    FINISH_REASONS,
+    REPLICA_STATES,
+    RESTART_REASONS,
+    SCALE_DIRECTIONS,
+    SCALE_TRIGGERS,
+    SINKS,
+    STAGES,
+    STEP_KINDS,
+    TOKEN_KINDS,
+    WAIT_REASONS,
+    WASTE_REASONS,
 )
-_CONVENTION_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_TTFT = tuple(
-    sorted(
-        {*_CONVENTION_TTFT, 0.0015, 0.002, 0.003, 0.007, 0.015, 0.03, 0.15, 0.2, 0.35, 1.5, 2.0, 3.5, *_grid(15, 300)}
-    )
-)
-_CONVENTION_TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-_TPOT = tuple(sorted({*_grid(0.0005, 0.007), *_CONVENTION_TPOT, 0.015, 0.02, 0.03, 0.04, 0.06, 1.5, 5.0, 10.0}))
-_TOKENS = _powers_of_two(1 << 17)
 
 _GEN_AI = ("model", "replica", "gen_ai_provider_name", "gen_ai_request_model")
 _OPERATION = "gen_ai_operation_name"
-_BY_OPERATION = tuple((operation,) for operation in OPERATIONS)
-_REASONS = tuple(str(reason) for reason in FinishReason)
-SINKS = ("spans", "metrics", "token_log", "store")
-STAGES = ("tokenize", "queue", "preempted", "prefill", "decode", "detokenize", "drain", "transport")
-WASTE_REASONS = ("stop", "abort", "error", "retry", "preempted")
-CLIENT_MISTAKES = (
-    "invalid_request_error",
-    "invalid_api_key",
-    "model_not_found",
-    "body_too_large",
-    "context_length_exceeded",
-    "invalid_json",
-    "invalid_token_id",
-    "invalid_value",
-    "method_not_allowed",
-    "missing_required_parameter",
-    "timeout",
-    "unknown_parameter",
-    "unknown_url",
-    "unsupported_media_type",
-    "unsupported_parameter",
+
+
+# No replica speculates yet: these are here with 0, so that what is made for them need not change when one does.
+_SPECULATION = (
+    Metric("vitrine_spec_decode_drafts_total", Kind.COUNTER, "Drafts that the model checked. 0 without speculation."),
+    Metric("vitrine_spec_decode_draft_tokens_total", Kind.COUNTER, "Tokens drafted."),
+    Metric("vitrine_spec_decode_accepted_tokens_total", Kind.COUNTER, "Drafted tokens that were accepted."),
+    Metric(
+        "vitrine_spec_decode_accepted_tokens_per_position_total",
+        Kind.COUNTER,
+        "Drafted tokens that were accepted, by their position in the draft, from 0.",
+        ("position",),
+        initial=(("0",),),
+    ),
 )
-"""Values of ``error_type`` of requests that were refused for what the client sent (4xx, but for 429)."""
-ABORTS = ("abort", "client_disconnected", "slow_reader")
-"""Values of ``error_type`` of requests that their client gave up."""
-RESTART_REASONS = ("killed", "exit", "hang", "start_timeout", "other")
 
 FACTS = (
     Metric(
         "gen_ai_server_request_duration_seconds",
         Kind.HISTOGRAM,
-        "Time from receiving a request to its last byte (e2e), one observation per request.",
+        "End to end (e2e): last byte sent − received, one observation per request, however it ended.",
         (_OPERATION, "error_type"),
         _GEN_AI,
-        _DURATION,
-        tuple((operation, "") for operation in OPERATIONS),
+        metric_buckets.DURATION,
+        each(OPERATIONS, ("",)),
     ),
     Metric(
         "gen_ai_server_time_to_first_token_seconds",
         Kind.HISTOGRAM,
-        "Time from receiving a request to its first increment at the gateway (TTFT), one observation per request.",
+        "Time to first token (TTFT): first increment ready at the gateway − received, one observation per request "
+        "that got so far. Tokenization, queue and prefill are included; the same meaning when not streaming.",
         (_OPERATION,),
         _GEN_AI,
-        _TTFT,
-        _BY_OPERATION,
+        metric_buckets.TTFT,
+        each(OPERATIONS),
     ),
     Metric(
         "gen_ai_server_time_per_output_token_seconds",
         Kind.HISTOGRAM,
-        "Mean time per output token after the first (TPOT), one observation per sequence of two tokens or more.",
+        "Time per output token (TPOT): (last sampled − first sampled) / (output tokens − 1), one observation per "
+        "sequence, none for a one-token answer.",
         (_OPERATION,),
         _GEN_AI,
-        _TPOT,
-        _BY_OPERATION,
+        metric_buckets.TPOT,
+        each(OPERATIONS),
     ),
     Metric(
         "vitrine_inter_token_latency_seconds",
         Kind.HISTOGRAM,
-        "Time between a delivered output token and the one before (ITL), from the runner's sample times.",
-        buckets=_grid(0.0005, 10),
+        "Inter-token latency (ITL): one observation per delivered output token after the first, from the runner's "
+        "sample times. A step that yields k tokens gives k observations of gap/k.",
+        buckets=metric_buckets.ITL,
     ),
     Metric(
         "vitrine_stage_duration_seconds",
         Kind.HISTOGRAM,
         "Time spent in each stage: tokenize, drain and transport per request, the others per sequence.",
         ("stage",),
-        buckets=_grid(0.0001, 300),
-        initial=tuple((stage,) for stage in STAGES),
+        buckets=metric_buckets.STAGE,
+        initial=each(STAGES),
+        values={"stage": STAGES},
     ),
     Metric(
         "vitrine_requests_total",
         Kind.COUNTER,
-        "Requests that have ended, every one exactly once; refused ones as error.",
+        "Requests for completions and chats that have ended, every one exactly once; refused ones as error.",
         ("finish_reason", "endpoint"),
-        initial=tuple((reason, endpoint) for reason in _REASONS for endpoint in ENDPOINTS),
+        initial=each(FINISH_REASONS, ENDPOINTS),
+        values={"finish_reason": FINISH_REASONS},
     ),
     Metric("vitrine_prompt_tokens_total", Kind.COUNTER, "Prompt tokens of the requests that have ended."),
     Metric(
         "vitrine_generation_tokens_total",
         Kind.COUNTER,
-        "Output tokens delivered to clients, counted when their request has ended.",
+        "Output tokens delivered to clients, without those computed in vain. Counted when their request has ended.",
     ),
     Metric(
         "vitrine_wasted_tokens_total",
         Kind.COUNTER,
         "Tokens computed in vain: sampled but not delivered (past a stop, after an abort or error, on a replica "
-        "that died), or computed again after a preemption.",
+        "that died), or computed again after a preemption. Counted when their request has ended.",
         ("reason",),
-        initial=tuple((reason,) for reason in WASTE_REASONS),
+        initial=each(WASTE_REASONS),
+        values={"reason": WASTE_REASONS},
     ),
     Metric(
-        "vitrine_request_prompt_tokens", Kind.HISTOGRAM, "Prompt tokens, one observation per request.", buckets=_TOKENS
+        "vitrine_request_prompt_tokens",
+        Kind.HISTOGRAM,
+        "Prompt tokens, one observation per request.",
+        buckets=metric_buckets.TOKENS,
     ),
     Metric(
         "vitrine_request_generation_tokens",
         Kind.HISTOGRAM,
         "Output tokens delivered, one observation per request.",
-        buckets=(0.0, *_TOKENS),
+        buckets=(0.0, *metric_buckets.TOKENS),
     ),
     Metric("vitrine_prefix_cache_queried_tokens_total", Kind.COUNTER, "Prompt tokens looked up in the prefix cache."),
     Metric("vitrine_prefix_cache_hit_tokens_total", Kind.COUNTER, "Prompt tokens found in the prefix cache."),
@@ -173,66 +135,84 @@ FACTS = (
         Kind.HISTOGRAM,
         "One engine step, from the begin of its plan to the publication of its tokens.",
         ("kind",),
-        buckets=_grid(0.0005, 30),
-        initial=tuple((str(kind),) for kind in StepKind),
+        buckets=metric_buckets.STEP,
+        initial=each(STEP_KINDS),
+        values={"kind": STEP_KINDS},
     ),
-    Metric("vitrine_step_batch_size", Kind.HISTOGRAM, "Sequences in an engine step.", buckets=_powers_of_two(1024)),
+    Metric(
+        "vitrine_step_batch_size",
+        Kind.HISTOGRAM,
+        "Sequences in an engine step.",
+        buckets=metric_buckets.powers_of_two(1024),
+    ),
     Metric(
         "vitrine_step_batch_tokens",
         Kind.HISTOGRAM,
         "Tokens computed in an engine step.",
-        buckets=_powers_of_two(16384),
+        buckets=metric_buckets.powers_of_two(16384),
     ),
     Metric(
         "vitrine_runner_idle_seconds_total",
         Kind.COUNTER,
         "Time that the runner waited for the scheduler with work pending: the scheduling bubble.",
     ),
-    Metric("vitrine_spec_decode_drafts_total", Kind.COUNTER, "Drafts that were verified by a step."),
-    Metric("vitrine_spec_decode_draft_tokens_total", Kind.COUNTER, "Tokens that were drafted."),
-    Metric("vitrine_spec_decode_accepted_tokens_total", Kind.COUNTER, "Drafted tokens that were accepted."),
+    *_SPECULATION,
     Metric(
-        "vitrine_spec_decode_accepted_tokens_per_position_total",
+        "vitrine_replica_restarts_total",
         Kind.COUNTER,
-        "Drafted tokens that were accepted, by their position in the draft.",
-        ("position",),
-        initial=(("0",),),
+        "How often the replica was started again after a stage died.",
+        ("reason",),
+        initial=each(RESTART_REASONS),
+        values={"reason": RESTART_REASONS},
     ),
     Metric(
         "vitrine_scale_decisions_total",
         Kind.COUNTER,
-        "Decisions to change the number of replicas.",
+        "Changes of the number of replicas, by who asked for them. 0 as long as their number is set at the start.",
         ("direction", "trigger"),
         ("model",),
-        initial=(("up", "operator"), ("down", "operator")),
-    ),
-    Metric(
-        "vitrine_replica_restarts_total",
-        Kind.COUNTER,
-        "Incarnations of a replica that failed and were replaced.",
-        ("reason",),
-        initial=tuple((reason,) for reason in RESTART_REASONS),
+        initial=each(SCALE_DIRECTIONS, SCALE_TRIGGERS),
+        values={"direction": SCALE_DIRECTIONS, "trigger": SCALE_TRIGGERS},
     ),
 )
 
 LIVE = (
-    Metric("vitrine_stage_queue_depth", Kind.GAUGE, "Messages waiting in front of each stage.", ("stage",)),
+    Metric(
+        "vitrine_stage_queue_depth",
+        Kind.GAUGE,
+        "Messages waiting in front of a stage: sent to it and not yet taken.",
+        ("stage",),
+    ),
     Metric(
         "vitrine_stage_busy_seconds_total",
         Kind.COUNTER,
-        "Time that a stage was working; its rate is the stage's utilisation.",
+        "Time that a stage was working. Its rate is the stage's utilisation; the stage nearest to 100 % is the "
+        "bottleneck.",
         ("stage",),
     ),
     Metric("vitrine_requests_running", Kind.GAUGE, "Sequences in the running batch."),
-    Metric("vitrine_requests_waiting", Kind.GAUGE, "Sequences that wait, by reason.", ("reason",)),
-    Metric("vitrine_kv_cache_blocks", Kind.GAUGE, "KV blocks by state; the sum is the pool.", ("state",)),
-    Metric("vitrine_kv_cache_usage_ratio", Kind.GAUGE, "Active KV blocks / pool, 0-1."),
+    Metric(
+        "vitrine_requests_waiting",
+        Kind.GAUGE,
+        "Sequences in the scheduler's queue, by the reason for which they wait.",
+        ("reason",),
+        values={"reason": WAIT_REASONS},
+    ),
+    Metric(
+        "vitrine_kv_cache_blocks",
+        Kind.GAUGE,
+        "The pool of KV cache blocks by state. free + active + cached = the pool.",
+        ("state",),
+        values={"state": BLOCK_STATES},
+    ),
+    Metric("vitrine_kv_cache_usage_ratio", Kind.GAUGE, "Active KV blocks / pool, 0 to 1."),
     Metric(
         "vitrine_model_flops_utilization_ratio",
         Kind.GAUGE,
         "FLOPs of the steps of the last 10 s per second of their execution, as a share of what the device was "
         "measured to reach in a matrix product. 0 without steps; absent where the model's work cannot be counted.",
         ("kind",),
+        values={"kind": STEP_KINDS},
     ),
     Metric(
         "vitrine_memory_bandwidth_utilization_ratio",
@@ -240,6 +220,7 @@ LIVE = (
         "Bytes that the steps of the last 10 s had to move (weights, keys and values) per second of their execution, "
         "as a share of the read bandwidth that was measured. 0 without steps; absent where it cannot be counted.",
         ("kind",),
+        values={"kind": STEP_KINDS},
     ),
     Metric(
         "vitrine_serving_cost_per_million_tokens",
@@ -247,14 +228,24 @@ LIVE = (
         "Price of the replica (--price-per-hour) over the last minute per million tokens computed in it: output tokens "
         "or all. Absent without a price, and without tokens.",
         ("kind",),
+        values={"kind": TOKEN_KINDS},
     ),
     Metric(
         "vitrine_engine_last_step_age_seconds",
         Kind.GAUGE,
         "Time since the last finished step while work is pending, else 0.",
     ),
-    Metric("vitrine_replicas", Kind.GAUGE, "Replicas by state.", ("state",), common=("model",)),
-    Metric("vitrine_telemetry_events_total", Kind.COUNTER, "Items that each sink has taken.", ("sink",), common=()),
+    Metric(
+        "vitrine_replicas", Kind.GAUGE, "Replicas by state.", ("state",), ("model",), values={"state": REPLICA_STATES}
+    ),
+    Metric(
+        "vitrine_telemetry_events_total",
+        Kind.COUNTER,
+        "Items that each sink has taken.",
+        ("sink",),
+        (),
+        values={"sink": SINKS},
+    ),
     Metric(
         "vitrine_telemetry_dropped_total",
         Kind.COUNTER,
@@ -262,6 +253,7 @@ LIVE = (
         "rows that could not be written.",
         ("sink",),
         common=(),
+        values={"sink": SINKS},
     ),
     Metric(
         "vitrine_telemetry_lag_seconds",
@@ -278,19 +270,25 @@ LIVE = (
     Metric(
         "process_cpu_seconds_total",
         Kind.COUNTER,
-        "User and system CPU time of each stage's processes.",
+        "CPU time (user and system) of a stage's processes, those that are gone included. Its rate of 1 is one core.",
         ("stage",),
         common=("replica",),
     ),
     Metric(
-        "process_resident_memory_bytes", Kind.GAUGE, "Resident memory of a process.", ("stage",), common=("replica",)
+        "process_resident_memory_bytes",
+        Kind.GAUGE,
+        "Resident memory (RSS) of the process.",
+        ("stage",),
+        common=("replica",),
     ),
-    Metric("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory of a process.", ("stage",), common=("replica",)),
-    Metric("process_open_fds", Kind.GAUGE, "Open file descriptors of a process.", ("stage",), common=("replica",)),
+    Metric(
+        "process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory of the process.", ("stage",), common=("replica",)
+    ),
+    Metric("process_open_fds", Kind.GAUGE, "Open file descriptors of the process.", ("stage",), common=("replica",)),
     Metric(
         "process_start_time_seconds",
         Kind.GAUGE,
-        "Start of a process since the epoch, in seconds.",
+        "Start of the process since the epoch, in seconds.",
         ("stage",),
         common=("replica",),
     ),

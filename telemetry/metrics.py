@@ -14,7 +14,8 @@ import msgspec
 from telemetry.events import ProcessDied
 from telemetry.facts import RequestFacts, SequenceFacts, StepFacts
 from telemetry.genai import PROVIDER, operation_name
-from telemetry.metric_table import BY_NAME, FACTS, Kind, Metric
+from telemetry.metric import Kind, Metric
+from telemetry.metric_table import BY_NAME, FACTS
 
 Labels = tuple[str, ...]
 
@@ -41,6 +42,10 @@ class Histogram(msgspec.Struct, array_like=True):
     def empty(cls, bounds: Sequence[float]) -> Histogram:
         """No observations."""
         return cls([0] * (len(bounds) + 1), 0.0, {})
+
+    def copy(self) -> Histogram:
+        """One that stays as it is."""
+        return Histogram(self.counts.copy(), self.total, self.exemplars.copy())
 
     def observe(self, bounds: Sequence[float], value: float, trace_id: str = "", ts: float = 0.0) -> None:
         """Count one value; with a trace it becomes its bucket's exemplar."""
@@ -81,15 +86,20 @@ class Metrics:
         self._error_type = BoundedLabel()
         self._endpoint = BoundedLabel()
 
+    def snapshot(self) -> dict[str, dict[Labels, float] | dict[Labels, Histogram]]:
+        """All numbers by name, as they are now."""
+        counters = {name: dict(series) for name, series in self.counters.items()}
+        histograms = {
+            name: {labels: histogram.copy() for labels, histogram in series.items()}
+            for name, series in self.histograms.items()
+        }
+        return {**counters, **histograms}
+
     def add_replica(self, replica: str) -> None:
         """There is a replica: its series begin, with 0."""
         for metric in FACTS:
-            own = metric.initial if metric.labels else ((),)
-            for values in own:
-                if metric.kind is Kind.COUNTER:
-                    self._count(metric.name, replica, 0.0, *values)
-                else:
-                    self._histogram(metric, replica, *values)
+            for values in metric.initial if metric.labels else ((),):
+                self._begin(metric, replica, values)
 
     def add_request(self, facts: RequestFacts) -> None:
         """A request has ended."""
@@ -131,7 +141,7 @@ class Metrics:
     def add_step(self, step: StepFacts) -> None:
         """An engine step was made."""
         record, replica = step.record, step.scope.replica
-        self._observe("vitrine_step_duration_seconds", replica, [step.duration_s], ("", 0), str(record.kind))
+        self._observe("vitrine_step_duration_seconds", replica, [step.duration_s], step.trace, str(record.kind))
         self._observe("vitrine_step_batch_size", replica, [len(record.seq_ids)])
         self._observe("vitrine_step_batch_tokens", replica, [sum(record.num_tokens)])
         self._count("vitrine_runner_idle_seconds_total", replica, record.idle_ns / 1e9)
@@ -161,6 +171,12 @@ class Metrics:
                 self.histograms[name][labels] = histogram
 
     # --- how ----------------------------------------------------------------------------------------
+
+    def _begin(self, metric: Metric, replica: str, own: Labels) -> None:
+        if metric.kind is Kind.COUNTER:
+            self._count(metric.name, replica, 0.0, *own)
+        else:
+            self._histogram(metric, replica, *own)
 
     def _count(self, name: str, replica: str, amount: float, *own: str) -> None:
         series = self.counters[name]

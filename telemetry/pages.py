@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -68,32 +69,40 @@ class TotalsRow(msgspec.Struct, array_like=True):
 
 
 class Ledger:
-    """Totals that never fall although the processes that count start from 0 again when they are restarted."""
+    """Totals that never fall although the processes that count start from 0 again when they are restarted.
+
+    Any thread may call.
+    """
 
     def __init__(self) -> None:
         self._last: dict[StageKey, TotalsRow] = {}
+        self._lock = threading.Lock()
 
     def note(self, key: StageKey, source: tuple[int, int], value: float) -> float:
         """Take a process's own count; returns the total over all processes that there have been."""
-        last = self._last.setdefault(key, TotalsRow(source, 0.0, 0.0))
-        if source == last.source:
-            last.total += max(0.0, value - last.value)
-            last.value = max(last.value, value)
-        elif source > last.source:
-            last.source, last.value, last.total = source, value, last.total + value
-        return last.total
+        with self._lock:
+            last = self._last.setdefault(key, TotalsRow(source, 0.0, 0.0))
+            if source == last.source:
+                last.total += max(0.0, value - last.value)
+                last.value = max(last.value, value)
+            elif source > last.source:
+                last.source, last.value, last.total = source, value, last.total + value
+            return last.total
 
     def totals(self) -> dict[StageKey, float]:
         """All totals."""
-        return {key: last.total for key, last in self._last.items()}
+        with self._lock:
+            return {key: last.total for key, last in self._last.items()}
 
     def dump(self) -> list[tuple[StageKey, TotalsRow]]:
         """For `load`."""
-        return list(self._last.items())
+        with self._lock:
+            return [(key, msgspec.structs.replace(last)) for key, last in self._last.items()]
 
     def load(self, rows: list[tuple[StageKey, TotalsRow]]) -> None:
         """Go on from a dump."""
-        self._last = dict(rows)
+        with self._lock:
+            self._last = dict(rows)
 
 
 def note_busy(ledger: Ledger, pages: Sequence[GaugeReader]) -> None:

@@ -17,9 +17,9 @@ from telemetry.export import ExportThread
 from telemetry.exposition import Exposition
 from telemetry.facts import RequestFacts, StepFacts
 from telemetry.gauges import Gauge
-from telemetry.metric_table import SINKS
+from telemetry.metric_labels import SINKS
 from telemetry.metrics import Metrics
-from telemetry.pages import StageKey, TotalsRow, replica_gauges
+from telemetry.pages import StageKey, TotalsRow
 from telemetry.rows import LogRef, request_row, sequence_rows, step_row
 from telemetry.run_reader import READ_ERRORS, Pass, RunReader
 from telemetry.samples import Samples
@@ -106,6 +106,7 @@ class Sinks:
                 self.exposition.cpu.load(state.cpu)
                 self.exposition.events.update(state.events)
                 self.exposition.dropped.update(state.dropped)
+                self.exposition.show_own(self.exposition.own_totals())
         if self._config.token_log == "off":
             return
         self._log = _make_log(self._config)
@@ -117,14 +118,11 @@ class Sinks:
     def take_steps(self, result: Pass, run: RunReader) -> None:
         """The steps of a pass; before the requests in them are closed, since the spans link to those."""
         for step in result.steps:
-            if not run.past:
-                self._metrics.add_step(step)
-                self._samples.add_step(step)
-                self.exposition.utilization.add_step(step)
-                self.exposition.cost.add_step(step)
-            self._batch.steps.append(step_row(step, run.wall_offset_ns))
-            if self._exporter is not None:
-                self._export_step(step, run, self._exporter)
+            try:
+                self._take_step(step, run)
+            except READ_ERRORS as e:
+                result.dropped += 1
+                self.complain("a step could not be interpreted", f"{step.record.step_id}: {e!r}")
 
     def take(self, result: Pass, run: RunReader) -> None:
         """Everything else of a pass."""
@@ -139,8 +137,9 @@ class Sinks:
                 result.dropped += 1
                 self.complain("a request could not be interpreted", f"{facts.request_id}: {e!r}")
         self._file(taken, self._write_log([own for own in taken if own[1]]))
-        for death in result.deaths:
-            self._metrics.add_death(death)
+        with self.exposition.changing:
+            for death in result.deaths:
+                self._metrics.add_death(death)
         self._batch.replica_events.extend(result.replica_events)
         self._batch.incarnations.update(result.incarnations)
         self._count(result)
@@ -152,10 +151,10 @@ class Sinks:
 
     def sample(self) -> None:
         """Close a second."""
-        pages = self.exposition.observe_pages()
+        gauges = self.exposition.observe_pages()
         now = time.monotonic()
         elapsed_s, self._sampled_at = max(now - self._sampled_at, 1e-3), now
-        values = self._samples.roll(replica_gauges(pages), self.exposition.busy.totals(), elapsed_s)
+        values = self._samples.roll(gauges, self.exposition.busy.totals(), elapsed_s)
         now_ns = time.monotonic_ns()
         for replica, own in values.items():
             own |= self.exposition.utilization.sample(replica, now_ns)
@@ -166,21 +165,17 @@ class Sinks:
 
     def know_replicas(self, run: RunReader) -> None:
         """Which replicas there are, and what they run."""
-        for replica, state in run.states.items():
-            if replica not in self.exposition.replicas:
-                self._metrics.add_replica(replica)
-            info = run.latest_info(replica)
-            self.exposition.replicas[replica] = (state, info)
-            self.exposition.utilization.know(replica, info)
-            if state is ReplicaState.STOPPED:
-                self.exposition.cost.forget(replica)
-            else:
-                self.exposition.cost.know(replica, time.monotonic_ns())
-
-    def render(self, accept: str) -> tuple[str, bytes]:
-        """Content type and body of ``GET /metrics``."""
-        self._note_exports()
-        return self.exposition.render(accept)
+        with self.exposition.changing:
+            for replica, state in run.states.items():
+                if replica not in self.exposition.replicas:
+                    self._metrics.add_replica(replica)
+                info = run.latest_info(replica)
+                self.exposition.replicas[replica] = (state, info)
+                self.exposition.utilization.know(replica, info)
+                if state is ReplicaState.STOPPED:
+                    self.exposition.cost.forget(replica)
+                else:
+                    self.exposition.cost.know(replica, time.monotonic_ns())
 
     def commit(self, run: RunReader, last: bool = False) -> None:
         """Write what has been taken, with how far the journals have been read. Failing, it is tried again later.
@@ -193,6 +188,7 @@ class Sinks:
         if not last and time.monotonic() < self._store_retry_at:
             return
         log_position = self._log.position if self._log else None
+        own_totals = self.exposition.own_totals()
         try:
             self._store.commit(self._batch, positions, self._state(log_position))
         except SQLAlchemyError as e:
@@ -202,6 +198,7 @@ class Sinks:
             self.complain("the store cannot be written", str(e))
             return
         self.degraded.note(Gauge.STORE_DEGRADED, False)
+        self.exposition.show_own(own_totals)
         if self._log is not None and log_position is not None:
             self._log.committed(log_position)
         self.exposition.events["store"] += len(self._batch)
@@ -257,9 +254,22 @@ class Sinks:
             self.complain("the store cannot be read", str(e))
             return pending
 
+    def _take_step(self, step: StepFacts, run: RunReader) -> None:
+        """Metrics, samples, spans and row of a step."""
+        if not run.past:
+            with self.exposition.changing:
+                self._metrics.add_step(step)
+                self.exposition.utilization.add_step(step)
+                self.exposition.cost.add_step(step)
+            self._samples.add_step(step)
+        self._batch.steps.append(step_row(step, run.wall_offset_ns))
+        if self._exporter is not None:
+            self._export_step(step, run, self._exporter)
+
     def _take_request(self, facts: RequestFacts, run: RunReader) -> list[bytes]:
         """Metrics, samples and spans of a request; returns its token-log lines."""
-        self._metrics.add_request(facts)
+        with self.exposition.changing:
+            self._metrics.add_request(facts)
         if not run.past:
             self._samples.add_request(facts)
         if self._exporter is not None and is_exported(facts, self._trace_ratio, self._objectives):

@@ -19,12 +19,13 @@ def _states() -> Row:
     build = Target(SCOPED.gauge("vitrine_build_info", _BUILD, "max"))
     restarts = SCOPED.increase("vitrine_replica_restarts_total", ("replica", "reason"))
     scaled = SCOPED.increase("vitrine_scale_decisions_total", ("direction", "trigger"))
+    each = "Shown: in each interval."
     return Row(
         "States",
         (
             gauges("Replicas by state", "short", "vitrine_replicas", ("state",), stacked=True),
-            Panel("Restarts", "short", (target(restarts),), note="Shown: in each interval."),
-            Panel("Scale decisions", "short", (target(scaled),), note="Shown: in each interval."),
+            Panel("Restarts", "short", (target(restarts),), note=each),
+            Panel("Scale decisions", "short", (target(scaled),), note=each),
             Panel("What each replica runs", "short", (build,), "table", width=24, height=6),
         ),
     )

@@ -10,7 +10,7 @@ import pytest
 from dashboard.objectives import ITL_P95_S, MAX_ERROR_RATE, MAY_MISS, TTFT_P95_S
 from grafana import alerts, objectives
 from grafana.generate import ROOT
-from telemetry.metric_table import RESTART_REASONS
+from telemetry.metric_labels import RESTART_REASONS
 from telemetry.metrics import restart_reason
 from tests.deploy.alert_cases import CASES, R0, Case
 

@@ -77,6 +77,7 @@ class Stream:
         self.times: list[float] = []
         self.headers: dict[str, str] = {}
         self.status = 0
+        self.body = b""  # of an answer that is no stream
         self.done = False
         self.broken = ""
         self.ended_at = 0.0
@@ -98,6 +99,8 @@ class Stream:
             for line in response:
                 if line.startswith(b"data:"):
                     self._take(line[5:].strip())
+                elif self.status != 200:
+                    self.body += line
         except (OSError, http.client.HTTPException, AttributeError) as e:  # AttributeError: closed while reading
             self.broken = repr(e)
         finally:
@@ -172,9 +175,9 @@ class Stream:
         return max((b - a for a, b in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
 
-def streamed(served: Served, **ask: Any) -> Stream:
+def streamed(served: Served, headers: dict[str, str] | None = None, **ask: Any) -> Stream:
     """A stream that was read to its good end."""
-    return Stream(served, **ask).finish()
+    return Stream(served, headers, **ask).finish()
 
 
 # --- the model's own files ---------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.served import Served
+pytest.register_assert_rewrite("tests.e2e.exact_counts", "tests.e2e.scrapes")
+
+from tests.e2e.served import Served  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
-from telemetry.events import Stage
-from telemetry.gauges import Gauge
-from tests.e2e.clients import MODEL, Stream, answer, assert_same_greedy, at_once, choice, decoded, streamed
+from tests.e2e.clients import Stream, answer, assert_same_greedy, at_once, choice, decoded
 from tests.e2e.served import Served
 
 STREAMS = 32
@@ -92,65 +88,6 @@ def test_a_client_that_leaves_ends_its_request_at_once(shared):
     about_it = [line for line in shared.log_lines() if row["request_id"] in str(line)]
     assert len(about_it) <= 1
     assert choice(shared, prompt="Count:", max_tokens=5)["text"].startswith(stream.join().text()[:5])
-
-
-def test_gauges_return_to_rest_when_all_clients_leave_and_nothing_else_comes(shared):
-    """MT-01."""
-    shared.eventually(shared.idle, what="idle")
-    usage = shared.metric("vitrine_kv_cache_usage_ratio")
-    streams = [Stream(shared, prompt=prompt(i), max_tokens=2000, ignore_eos=True) for i in range(40)]
-    shared.eventually(lambda: shared.gauge(Stage.SCHEDULER, Gauge.RUNNING) == 40, what="forty run")
-    assert shared.metric("vitrine_requests_running") > 0
-    for stream in streams:
-        stream.leave()
-    shared.eventually(shared.idle, 5, "all gone")
-    assert shared.metric("vitrine_requests_running") == shared.metric("vitrine_requests_waiting") == 0
-    assert shared.metric("vitrine_kv_cache_usage_ratio") == usage
-    assert choice(shared, prompt="Hi", max_tokens=2)["token_ids"]
-
-
-# --- metrics ------------------------------------------------------------------------------------------
-
-
-def test_nothing_that_a_client_sends_becomes_a_series(shared):
-    """MT-06."""
-
-    def scan(i: int) -> None:
-        with httpx.Client(base_url=shared.url, timeout=30) as client:
-            for j in range(25):
-                word = f"{i}-{j}"
-                client.get(f"/{word}/{word}")
-                client.request("PROPFIND" if j % 2 else f"M{j}", f"/v1/{word}")
-                body = {"model": word, "prompt": "Hi", "user": word, "max_tokens": 1}
-                client.post("/v1/completions", json=body, headers={"x-request-id": word, "user-agent": word})
-            client.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", "user": str(i), "max_tokens": 1})
-            client.get("/%22%5c%0a{}=")
-
-    scan(-1)
-    refused = ("gen_ai_server_request_duration_seconds_count", 'error_type="model_not_found"')
-    shared.eventually(lambda: shared.metric(*refused) >= 25, 10, "the first scan is counted")
-    before = set(shared.metrics())
-    at_once(scan, range(12), workers=4)
-    shared.eventually(lambda: shared.metric(*refused) >= 13 * 25, 10, "the last scan is counted")
-    assert len(set(shared.metrics()) - before) <= 10
-
-
-def test_scrapes_and_health_answer_soon_under_load(shared):
-    """MT-10."""
-    body = {"prompt": "Count:", "max_tokens": 40, "ignore_eos": True}
-    with ThreadPoolExecutor(64) as pool:
-        jobs = [pool.submit(lambda: streamed(shared, **body)) for _ in range(64)]
-        waits: dict[str, list[float]] = {"/metrics": [], "/health": []}
-        while not all(job.done() for job in jobs):
-            for path, times in waits.items():
-                began = time.monotonic()
-                assert shared.status(path) == 200
-                times.append(time.monotonic() - began)
-            time.sleep(0.08)
-    for job in jobs:
-        assert len(list(job.result().choices())) > 0
-    for path, times in waits.items():
-        assert sorted(times)[int(len(times) * 0.99)] < 0.5, (path, times)
 
 
 def test_unseeded_answers_differ_and_the_prompt_count_is_right(shared):

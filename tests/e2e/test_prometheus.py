@@ -8,7 +8,7 @@ import pytest
 
 from grafana import alerts, objectives
 from grafana.generate import boards
-from telemetry.metric_table import CLIENT_MISTAKES
+from telemetry.metric_labels import CLIENT_MISTAKES
 from tests.e2e.clients import MODEL, Stream, at_once, send, send_raw, user
 from tests.e2e.prometheus import Prometheus
 from tests.e2e.served import Served

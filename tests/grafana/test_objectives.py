@@ -8,7 +8,8 @@ import pytest
 from engine.gateway import errors
 from grafana import objectives
 from grafana.generate import ROOT
-from telemetry.metric_table import ABORTS, BY_NAME, CLIENT_MISTAKES
+from telemetry.metric_labels import ABORTS, CLIENT_MISTAKES
+from telemetry.metric_table import BY_NAME
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:

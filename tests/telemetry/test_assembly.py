@@ -1,6 +1,7 @@
 import itertools
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +95,24 @@ def test_a_single_token_has_no_tpot_and_no_itl():
     assert facts.times.tpot_s is None
     assert facts.sequences[0].gaps_s() == []
     assert facts.times.decode_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "gaps_ms"),
+    [
+        ([10, 20, 50], [10, 30]),
+        ([10, 40, 40, 40], [10, 10, 10]),
+        ([10, 30, 30, 35], [10, 10, 5]),
+        ([10, 10], [0]),
+        ([], []),
+    ],
+)
+def test_a_step_that_yields_k_tokens_gives_k_gaps_of_a_kth(times_ms, gaps_ms):
+    story = Story()
+    story.complete_request()
+    sequence = only(assemble(story)).sequences[0]
+    sequence = msgspec.structs.replace(sequence, token_times_ns=[ms * 1_000_000 for ms in times_ms])
+    assert sequence.gaps_s() == pytest.approx([ms / 1e3 for ms in gaps_ms])
 
 
 def test_a_request_refused_by_the_gateway_is_complete_at_once():
