@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +20,7 @@ from dashboard.pages import requests as requests_page
 from dashboard.token_filter import read_token_ids
 from dashboard.verdict import wait_spans
 from dashboard.web import chosen_window, json_error, json_response, site_of
-from telemetry.events import ReplicaState
+from telemetry.events import ReplicaState, Stage
 
 MAX_STEPS = 2000
 _DEFAULT_STEPS_S = 60.0
@@ -105,6 +107,29 @@ async def reset_cache(request: Request) -> Response:
         message = f"not every prefix cache was reset: {whom}"
         return json_response({"error": {"message": message}, "freed_blocks": freed}, 503)
     return json_response({"freed_blocks": freed})
+
+
+class LogLevel(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``PUT /api/log-level``."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    stage: Stage | None = None
+
+
+async def set_log_level(request: Request) -> Response:
+    """``PUT /api/log-level`` ``{"level": "debug", "stage": "runner"}``: of all processes without a stage.
+
+    Holds until the next start, also for processes that are restarted.
+    """
+    try:
+        body = msgspec.json.decode(await request.body(), type=LogLevel)
+    except msgspec.MsgspecError as e:
+        raise HTTPException(400, f'the body must be like {{"level": "debug", "stage": "runner"}}: {e}') from e
+    done = site_of(request).sources.commands.set_log_level(body.level, str(body.stage or ""))
+    note_action(request, "set log level", str(body.stage or "all processes"), body.level if done else "not done")
+    if not done:
+        return json_error("the supervisor cannot be reached", 503)
+    return json_response({"level": body.level, "stage": str(body.stage or "")})
 
 
 async def metrics(request: Request) -> Response:

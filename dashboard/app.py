@@ -68,6 +68,7 @@ def _routes() -> list[Any]:
         Route("/api/export/{what}", exports.export),
         Route("/api/replicas", api.replicas),
         Route("/api/kv/reset", api.reset_cache, methods=["POST"]),
+        Route("/api/log-level", api.set_log_level, methods=["PUT"]),
         Route("/api/events", events.stream),
         Mount("/static", _CachedFiles(directory=STATIC)),
     ]

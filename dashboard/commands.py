@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from engine.messages import CacheReset, ControlMessage, ResetCache
+from engine.messages import CacheReset, ControlMessage, ResetCache, SetLogLevel
 
 ANSWER_S = 5.0
 """How long replicas may take to answer: a scheduler takes messages between two steps."""
@@ -42,6 +42,13 @@ class Commands:
         finally:
             del self._waiting[question]
         return freed
+
+    def set_log_level(self, level: str, stage: str) -> bool:
+        """Of one stage's processes, or ("") of all; False while there is no line to the supervisor."""
+        if self._send is None:
+            return False
+        self._send(SetLogLevel(level, stage))
+        return True
 
     def on_answer(self, answer: CacheReset) -> None:
         """A replica has answered; late answers are dropped."""

@@ -91,7 +91,7 @@ def _cost(samples: Sequence[Sample], price_per_hour: float) -> list[Tile]:
         return []
     now = samples[-1][1] if samples else {}
     output, total = now.get("cost_output"), now.get("cost_total")
-    words = f"per million output tokens in the last minute, at {price_per_hour:g} per replica and hour."
+    words = f"Per million output tokens in the last minute, at {price_per_hour:g} per replica and hour."
     if output is None:
         words = "No output token in the last minute; the replicas cost the same."
     elif total is not None:

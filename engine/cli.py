@@ -19,10 +19,11 @@ _COMMANDS = {
     "requests": "List requests, or show where one spent its time.",
     "export": "Write out requests, tokens, traces or the step timeline, also after a crash.",
     "replicas": "List the replicas of the model.",
+    "log-level": "Change what the processes log, while they run.",
     "bench": "Put load on any OpenAI-compatible server and measure it.",
     "version": "Show versions.",
 }
-"""Each is a module of its own name in `engine.commands`, with a click command called ``command``."""
+"""Each is a module of its own name (with _ for -) in `engine.commands`, with a click command called ``command``."""
 
 
 class _LazyGroup(click.Group):
@@ -36,7 +37,7 @@ class _LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(f"engine.commands.{cmd_name}").command
+        command = importlib.import_module(f"engine.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

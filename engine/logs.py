@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -20,21 +22,43 @@ def configure(folder: Path, level: str, stage: Stage, replica: str, incarnation:
     """Send this process's structlog events, and the standard library's warnings, to its file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{replica + '.' if replica else ''}{stage}.jsonl"
-    severity = getattr(logging, level.upper())
+    set_level(level)
     structlog.configure(
         processors=[
+            _drop_below_level,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(severity),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(_LogFile(path)),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(stage=str(stage), replica=replica, incarnation=incarnation)
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+def set_level(level: str) -> None:
+    """What this process logs from now on: ``debug``, ``info``, ``warning`` or ``error``, and above."""
+    _threshold.severity = getattr(logging, level.upper())
+
+
+class _Threshold:
+    """The one thing of logging that changes while a process runs."""
+
+    severity = logging.INFO
+
+
+_threshold = _Threshold()
+
+
+def _drop_below_level(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    severity = logging.ERROR if method == "exception" else getattr(logging, method.upper(), logging.CRITICAL)
+    if severity < _threshold.severity:
+        raise structlog.DropEvent
+    return event
 
 
 class _LogFile:

@@ -454,8 +454,15 @@ class CacheReset(Message, frozen=True):
     blocks: int
 
 
+class SetLogLevel(Message, frozen=True):
+    """Dashboard → supervisor → children: from now on log from this level on. ``stage`` "" means every process."""
+
+    level: str
+    stage: str
+
+
 class Stop(Message, frozen=True):
     """Supervisor → child: flush what you have and exit with status 0."""
 
 
-ControlMessage = Hello | Ready | Failed | Directory | Drain | Drained | ResetCache | CacheReset | Stop
+ControlMessage = Hello | Ready | Failed | Directory | Drain | Drained | ResetCache | CacheReset | SetLogLevel | Stop

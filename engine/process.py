@@ -35,6 +35,7 @@ from engine.messages import (
     Failed,
     Hello,
     Ready,
+    SetLogLevel,
     Stop,
 )
 from engine.run_folder import RunFolder, control_address, inbox_address, process_name
@@ -141,13 +142,17 @@ class ControlLine:
         self.socket.send(encode(message), zmq.NOBLOCK)
 
     def take(self) -> list[ControlMessage]:
-        """All messages that are here now."""
-        messages = []
+        """All messages that are here now; what every process does with one is done here."""
+        messages: list[ControlMessage] = []
         while True:
             try:
-                messages.append(decode_control(self.socket.recv(zmq.NOBLOCK)))
+                message = decode_control(self.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return messages
+            if isinstance(message, SetLogLevel):
+                logs.set_level(message.level)
+            else:
+                messages.append(message)
 
 
 class SyncStage:

@@ -35,6 +35,11 @@ class ServingCost:
         """There is a replica, and it costs from now on."""
         self._since.setdefault(replica, now_ns // 1_000_000_000)
 
+    def forget(self, replica: str) -> None:
+        """A replica was stopped: it costs nothing more."""
+        self._since.pop(replica, None)
+        self._tokens.pop(replica, None)
+
     def add_step(self, step: StepFacts) -> None:
         """A step was made. Prompt tokens from the prefix cache are not computed and do not count."""
         tokens, second = self._tokens[step.scope.replica], step.record.published_ns // 1_000_000_000

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from engine.config import Config
 from telemetry import otel_environment, schema, token_log
 from telemetry.degraded import Degraded
+from telemetry.events import ReplicaState
 from telemetry.export import ExportThread
 from telemetry.exposition import Exposition
 from telemetry.facts import RequestFacts, StepFacts
@@ -171,7 +172,10 @@ class Sinks:
                 info = run.latest_info(replica)
                 self.exposition.replicas[replica] = (state, info)
                 self.exposition.utilization.know(replica, info)
-                self.exposition.cost.know(replica, time.monotonic_ns())
+                if state is ReplicaState.STOPPED:
+                    self.exposition.cost.forget(replica)
+                else:
+                    self.exposition.cost.know(replica, time.monotonic_ns())
 
     def commit(self, run: RunReader, last: bool = False) -> None:
         """Write what has been taken, with how far the journals have been read. Failing, it is tried again later.

@@ -48,9 +48,17 @@ class Utilization:
         self._done: defaultdict[Key, deque[_Done]] = defaultdict(deque)
 
     def know(self, replica: str, info: ReplicaInfo | None) -> None:
-        """What a replica's latest incarnation runs; None when it has none that was ever ready."""
-        if info is not None and info.compute is not None and info.compute.work is not None:
-            self._compute[replica] = info.compute
+        """What a replica's latest incarnation runs; None when it has none that was ever ready.
+
+        Work is told against the peak that it was done under: when that changes, earlier work is forgotten.
+        """
+        compute = info.compute if info is not None and info.compute is not None and info.compute.work else None
+        if compute == self._compute.get(replica):
+            return
+        for kind in StepKind:
+            self._done.pop((replica, str(kind)), None)
+        if compute is not None:
+            self._compute[replica] = compute
         else:
             self._compute.pop(replica, None)
 

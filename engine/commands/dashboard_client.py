@@ -29,6 +29,13 @@ def get(url: str, path: str, token: str, query: dict[str, Any] | None = None) ->
         return _body(response, url)
 
 
+def put(url: str, path: str, token: str, body: Any) -> Any:
+    """``PUT path`` with a JSON body; the answer's. Raises CommandFailedError."""
+    with _asking(url, path, token, {}, method="PUT", json=body) as response:
+        response.read()
+        return _body(response, url)
+
+
 def stream(url: str, path: str, token: str, query: dict[str, Any]) -> Iterator[bytes]:
     """``GET path``, piece by piece, however long it is. Raises CommandFailedError, also for one that breaks off."""
     with _asking(url, path, token, query) as response:
@@ -39,12 +46,15 @@ def stream(url: str, path: str, token: str, query: dict[str, Any]) -> Iterator[b
 
 
 @contextlib.contextmanager
-def _asking(url: str, path: str, token: str, query: dict[str, Any]) -> Iterator[httpx.Response]:
+def _asking(
+    url: str, path: str, token: str, query: dict[str, Any], method: str = "GET", json: Any = None
+) -> Iterator[httpx.Response]:
     given = {name: value for name, value in query.items() if value is not None}
     headers = {"authorization": f"Bearer {token}"} if token else {}
     client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
     try:
-        with client, client.stream("GET", url.rstrip("/") + path, params=given, headers=headers) as response:
+        address = url.rstrip("/") + path
+        with client, client.stream(method, address, params=given, headers=headers, json=json) as response:
             yield response
     except httpx.RemoteProtocolError as e:
         raise CommandFailedError(f"the dashboard at {url} broke off its answer ({e}); see its log") from e

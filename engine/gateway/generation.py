@@ -53,8 +53,7 @@ class GenerationEndpoint:
             self._service.engine.leave(state)
             self._service.leave(state)
             self._service.journal.append(ResponseSent(exchange.request_id, time.monotonic_ns(), exchange.body_bytes))
-            if state.failure is not None:
-                _log_failure(exchange, state.failure)
+            _log_end(exchange, state)
 
     async def _run(self, exchange: Exchange, state: RequestState, delivery: Delivery) -> None:
         request = None
@@ -116,17 +115,15 @@ class GenerationEndpoint:
         )
 
 
-def _log_failure(exchange: Exchange, error: ApiError) -> None:
-    """One line for a request that ended with an error; a warning where it was not the client's mistake."""
-    log = structlog.get_logger()
-    (log.warning if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else log.info)(
-        "request failed",
-        request_id=exchange.request_id,
-        trace_id=exchange.trace.trace_id,
-        status=error.status,
-        error=error.error_type,
-        reason=error.message,
-    )
+def _log_end(exchange: Exchange, state: RequestState) -> None:
+    """One line per request: a warning where the server is to blame, for those who debug where nobody is."""
+    log = structlog.get_logger().bind(request_id=exchange.request_id, trace_id=exchange.trace.trace_id)
+    error = state.failure
+    if error is None:
+        log.debug("request ended", outcome=str(state.outcome), status=exchange.status)
+        return
+    tell = log.warning if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else log.info
+    tell("request failed", status=error.status, error=error.error_type, reason=error.message)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from types import FrameType
 import structlog
 import zmq
 
+from engine import logs
 from engine.messages import (
     CacheReset,
     ControlMessage,
@@ -22,6 +23,7 @@ from engine.messages import (
     Hello,
     Ready,
     ResetCache,
+    SetLogLevel,
 )
 from engine.model_shape import ModelShape
 from engine.process import ProcessContext
@@ -63,6 +65,7 @@ class Supervisor:
         self._signals = 0
         self._signals_obeyed = 0
         self._served = False  # everything was ready once
+        self._log_levels: dict[str, SetLogLevel] = {}  # by stage; "" is every other one
         self._failure = ""  # why the system could not start
         self._began = time.monotonic()
 
@@ -186,6 +189,8 @@ class Supervisor:
                 self._shutdown.drained = True
             case ResetCache() | CacheReset():
                 self._relay(message)
+            case SetLogLevel():
+                self._set_log_level(message)
             case _:
                 log.warning("unexpected control message", message=type(message).__name__, sender=sender.stage)
 
@@ -196,8 +201,24 @@ class Supervisor:
             if stage in unit.processes:
                 self._control.send(stage, unit.replica, unit.incarnation, message)
 
+    def _set_log_level(self, message: SetLogLevel) -> None:
+        """For those that are there, and for those that will be started."""
+        if not message.stage:
+            self._log_levels.clear()
+        self._log_levels[message.stage] = message
+        if message.stage in ("", Stage.SUPERVISOR):
+            logs.set_level(message.level)
+        for unit in self._units:
+            self._tell_log_levels(unit)
+
+    def _tell_log_levels(self, unit: Unit) -> None:
+        for stage in unit.processes:
+            if message := self._log_levels.get(stage) or self._log_levels.get(""):
+                self._control.send(stage, unit.replica, unit.incarnation, message)
+
     def _greet(self, unit: Unit) -> None:
         self._send(unit, self._directory.message())
+        self._tell_log_levels(unit)
         if self._shutdown is not None:
             self._shutdown.tell_latecomer(unit)
 

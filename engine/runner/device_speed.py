@@ -58,9 +58,7 @@ def describe(device: torch.device, dtype: torch.dtype) -> str:
 def measure(device: torch.device, dtype: torch.dtype) -> DeviceSpeed:
     """Measure both, each the best of a few repetitions: what it can do, not what it does on a bad day."""
     with torch.inference_mode():
-        return DeviceSpeed(
-            flops_per_s=_product_flops_per_s(device, dtype), read_bytes_per_s=_read_bytes_per_s(device, dtype)
-        )
+        return DeviceSpeed(flops_per_s=_product_flops_per_s(device, dtype), read_bytes_per_s=_read_bytes_per_s(device))
 
 
 def _product_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
@@ -70,7 +68,7 @@ def _product_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * _ROWS * _SIZE * _SIZE / _best_s(lambda: multiply(rows), device)
 
 
-def _read_bytes_per_s(device: torch.device, dtype: torch.dtype) -> float:
+def _read_bytes_per_s(device: torch.device) -> float:
     """The faster of a sum and of the product of a matrix with one row, each over 256 MiB."""
     block = torch.zeros(_READ_BYTES // (_SIZE * 4), _SIZE, device=device)
     row = torch.zeros(1, _SIZE, device=device)

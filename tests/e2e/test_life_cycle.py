@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from telemetry import schema
 from telemetry.events import REPLICA_STAGES, Stage
 from tests.e2e.served import Served, vitrine
 
@@ -237,3 +238,35 @@ def test_kill_of_the_supervisor_leaves_no_process_and_the_next_start_clears_up(s
         assert again.stop()[0] == 0 and again.leftovers() == []
     finally:
         again.close()
+
+
+def test_the_log_level_changes_at_run_time_and_scrapes_are_not_logged(serve):
+    served = serve("--device", "simulated")
+    body = {"model": "smollm2-135m-instruct", "prompt": [5], "max_tokens": 1}
+    served.post("/v1/completions", body)
+    said, _ = vitrine("log-level", "debug", "--stage", "gateway", "--url", served.dashboard_url).communicate(timeout=30)
+    assert said == "gateway: debug\n"
+
+    def debug_lines() -> list[dict]:
+        return [line for line in served.log_lines() if line["level"] == "debug"]
+
+    def asked() -> bool:
+        served.post("/v1/completions", body)
+        return len(debug_lines()) > 0
+
+    served.eventually(asked, 10, "a line of level debug")
+    os.kill(served.pid(Stage.GATEWAY), signal.SIGKILL)
+    served.eventually(lambda: served.status("/ready") == 200, 30, "the gateway is back")
+    before = len(debug_lines())
+    served.post("/v1/completions", body)
+    served.eventually(lambda: len(debug_lines()) > before, 10, "it still logs so")
+    for line in debug_lines():
+        assert line["stage"] == "gateway" and line["request_id"].startswith("req-") and len(line["trace_id"]) == 32
+    lines = len(served.log_lines())
+    for path in ("/health", "/ready", "/metrics"):
+        served.status(path)
+        urllib.request.urlopen(served.dashboard_url + "/metrics", timeout=10).close()
+    assert len(served.log_lines()) == lines
+    assert [row["action"] for row in served.rows(schema.audit)] == ["set log level"]
+    said, wrong = vitrine("log-level", "loud", "--url", served.dashboard_url).communicate(timeout=30)
+    assert said == "" and "'loud' is not one of" in wrong

@@ -47,3 +47,9 @@ def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path):
     no_room = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
     no_room += "; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     assert run(tmp_path, no_room + "; log.error('no room')") == []
+
+
+def test_the_level_can_be_changed_while_it_runs(tmp_path: Path):
+    body = "log.debug('no'); logs.set_level('debug'); log.debug('yes'); logs.set_level('error'); log.warning('no')"
+    lines = run(tmp_path, body + "; log.exception('yes'); log.error('yes')")
+    assert [line["event"] for line in lines] == ["yes"] * 3

@@ -125,15 +125,12 @@ def queries(requests: int, now_ts: float) -> Iterator[tuple[str, Query]]:
 
 
 def _page(filters: RequestFilters, deep: bool = False) -> Query:
-    cursors: list[str] = [""]
+    cursors = [""]  # the last one is asked for
 
     def ask(reader: Reader) -> object:
-        if deep and len(cursors) == 1:
-            page = reader.list_requests(filters, limit=1000)
-            for _ in range(3):
-                page = reader.list_requests(filters, limit=1000, cursor=page.cursor)
-            cursors[:] = [page.cursor]
-        return reader.list_requests(filters, limit=100, cursor=cursors[0])
+        while deep and len(cursors) < 5:
+            cursors.append(reader.list_requests(filters, limit=1000, cursor=cursors[-1]).cursor)
+        return reader.list_requests(filters, limit=100, cursor=cursors[-1])
 
     return ask
 

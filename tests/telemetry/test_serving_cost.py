@@ -48,3 +48,12 @@ def test_without_a_price_there_is_no_cost():
     cost = make_cost(price_per_hour=0.0)
     cost.add_step(facts(START_NS, output=1000))
     assert cost.per_million(START_NS) == {}
+
+
+def test_a_stopped_replica_costs_nothing_more():
+    cost = make_cost(replicas=("r0", "r1"))
+    cost.add_step(facts(START_NS, output=1000))
+    cost.forget("r1")
+    assert cost.per_million(START_NS)["output"] == pytest.approx(60)
+    cost.forget("r0")
+    assert cost.per_million(START_NS) == {}

@@ -68,3 +68,12 @@ def test_a_replica_that_runs_something_else_now_is_forgotten():
     utilization = make_utilization()
     utilization.know("r0", make_info())
     assert utilization.achieved(START_NS) == {}
+
+
+def test_work_is_not_told_against_the_peak_of_a_later_incarnation():
+    utilization = make_utilization()
+    utilization.add_step(facts(START_NS))
+    utilization.know("r0", make_info(compute=KNOWN))  # a restart on the same device
+    assert utilization.achieved(START_NS)["r0", "decode"].flops_share > 0
+    utilization.know("r0", make_info(compute=Compute(WORK, DeviceSpeed(1.0, 1.0))))
+    assert utilization.achieved(START_NS)["r0", "decode"] == Achieved()
