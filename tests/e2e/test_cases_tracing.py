@@ -168,18 +168,19 @@ def leave_early(served: Served, after_s: float, **more) -> None:
 
 def test_whatever_went_wrong_has_one_ended_root_span_and_the_stages_it_reached(serve, receiver):
     """TR-06: refused (400, 404, 429), aborted while queued, in prefill and in decode, failed with the runner."""
-    served = serve(*SLOW, "--otlp-endpoint", receiver.endpoint, "--max-num-seqs", "1", "--max-queue", "2")
+    slower = ("--device", "simulated", "--simulated-step", "20000,1000,10")  # a millisecond per prompt token
+    served = serve(*slower, "--otlp-endpoint", receiver.endpoint, "--max-num-seqs", "1", "--max-queue", "2")
     assert ask(served, temperature=-1).status_code == 400
     assert ask(served, model="nobody").status_code == 404
     assert httpx.get(served.url + "/no/such/path").status_code == 404
     leave_early(served, 1.0)  # in decode
     served.eventually(served.idle, 20)
-    leave_early(served, 0.4, prompt=[5] * 1900)  # in prefill: 512 tokens take 0.1 s
+    leave_early(served, 1.0, prompt=[5] * 1900)  # in prefill
     served.eventually(served.idle, 20)
     with ThreadPoolExecutor(3) as pool:
         running = pool.submit(ask, served, max_tokens=3000)
         served.eventually(lambda: served.metric("vitrine_requests_running") == 1, 20)
-        queued = pool.submit(leave_early, served, 2.0)
+        queued = pool.submit(leave_early, served, 5.0)
         served.eventually(lambda: served.metric("vitrine_requests_waiting") == 1, 20)
         assert ask(served).status_code == 429
         queued.result(30)

@@ -154,13 +154,16 @@ def in_flight(served: Served) -> list[dict]:
 
 
 def kill_and_find_dump(served: Served, stage: Stage) -> Path:
+    incarnation = served.page(stage).owner.incarnation
     psutil.Process(served.pid(stage)).kill()
     whose = "r0.1" if stage in REPLICA_STAGES else f"{stage}.1"
     crashes = served.data / "crash"
-    # the journals are copied last, in the order of the stages
-    last = REPLICA_STAGES[-1] if stage in REPLICA_STAGES else stage
-    served.eventually(lambda: [*crashes.glob(f"*-{whose}/*{last}*.journal")], 20, "a crash dump")
-    served.eventually(lambda: served.status("/ready") == 200, 30, "up again")  # and so the copy is complete
+
+    def restarted() -> bool:  # which comes after the dump
+        page = served.page(stage)
+        return page is not None and page.owner.incarnation > incarnation
+
+    served.eventually(restarted, 30, "the next incarnation")
     (dump,) = crashes.glob(f"*-{whose}")
     return dump
 
